@@ -1,0 +1,24 @@
+// Instantiations of ada_propagate for one instruction set.
+#include "ugnn/ada_propagate.h"
+
+#include "ugnn/cpu_table.h"
+
+namespace ugnn {
+namespace UGNN_ISA {
+
+void ada_propagate_forward_any(AdaPropagateForward& a) {
+  for_dtype(a.dtype, [&](auto t) { ada_propagate_forward<decltype(t)>(a); });
+}
+
+void ada_propagate_backward_any(const AdaPropagateBackward& a) {
+  for_dtype(a.dtype, [&](auto t) { ada_propagate_backward<decltype(t)>(a); });
+}
+
+int64_t padded_width_any(DType dtype, int64_t D) {
+  int64_t width = 0;
+  for_dtype(dtype, [&](auto t) { width = Slices<decltype(t)>{1, D}.padded_width(); });
+  return width;
+}
+
+}  // namespace UGNN_ISA
+}  // namespace ugnn

@@ -1,0 +1,10 @@
+// Step kernels: Weighting::kEdge with Epilogue::kGeneral, for one instruction set.
+#include "ugnn/step.h"
+
+namespace ugnn {
+namespace UGNN_ISA {
+
+UGNN_STEP_KERNELS(Weighting::kEdge, Epilogue::kGeneral)
+
+}  // namespace UGNN_ISA
+}  // namespace ugnn

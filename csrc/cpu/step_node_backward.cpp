@@ -1,0 +1,10 @@
+// Step kernels: Weighting::kNode with Epilogue::kBackward, for one instruction set.
+#include "ugnn/step.h"
+
+namespace ugnn {
+namespace UGNN_ISA {
+
+UGNN_STEP_KERNELS(Weighting::kNode, Epilogue::kBackward)
+
+}  // namespace UGNN_ISA
+}  // namespace ugnn

@@ -1,0 +1,28 @@
+// The functions that csrc/cpu/*.cpp define for one instruction set, and the table of them.
+#pragma once
+
+#include "ugnn/ops.h"
+#include "ugnn/vec.h"
+
+namespace ugnn {
+namespace UGNN_ISA {
+
+template <class Body>
+void for_dtype(DType dtype, Body body) {
+  if (dtype == DType::kFloat) return body(float{});
+  if (dtype == DType::kDouble) return body(double{});
+  return body(bfloat16{});
+}
+
+void ada_propagate_forward_any(AdaPropagateForward&);
+void ada_propagate_backward_any(const AdaPropagateBackward&);
+void propagate_forward_any(const PropagateForward&);
+void neighbor_stat_any(const NeighborStat&);
+void neighbor_var_backward_any(const NeighborVarBackward&);
+void local_smoothness_any(const LocalSmoothness&);
+void denoising_energy_any(const DenoisingEnergy&);
+void row_sum_any(const RowSum&);
+int64_t padded_width_any(DType, int64_t D);
+
+}  // namespace UGNN_ISA
+}  // namespace ugnn

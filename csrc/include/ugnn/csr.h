@@ -1,0 +1,28 @@
+// The only way kernels see a graph.
+#pragma once
+
+#include <cstdint>
+
+namespace ugnn {
+
+// Symmetric adjacency of N nodes in CSR form, columns ascending in a row.
+struct Csr {
+  const int64_t* rowptr;  // [N + 1]
+  const int32_t* col;     // [E]
+  const float* weight;    // [E], or null: all 1
+  const float* degree;    // [N]
+  const int32_t* order;   // [N]: rows sorted by length inside windows of kWindow rows
+  const int32_t* hubs;    // [H]: rows that are split into pieces, ascending
+  int64_t N;
+  int64_t E;
+  int64_t H;
+};
+
+constexpr int64_t kWindow = 1024;  // rows sorted together in Csr::order
+constexpr int64_t kPiece = 4096;   // entries of a hub row that are summed as one piece
+
+// Rows with more entries than this are hubs. It depends on the graph alone, never on the number of threads:
+// the order of summation, and so every bit of a result, must not change with it.
+inline int64_t hub_length(int64_t E) { return E / 256 > 2 * kPiece ? E / 256 : 2 * kPiece; }
+
+}  // namespace ugnn

@@ -1,0 +1,101 @@
+// Building the symmetric CSR matrix of a graph from an edge list or from another CSR matrix.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+namespace ugnn {
+
+// A read-only array with a stride in bytes: a view, such as a transposed edge list, needs no copy.
+template <typename T>
+struct Strided {
+  const char* data = nullptr;
+  int64_t stride = 0;
+
+  T operator[](int64_t e) const { return *reinterpret_cast<const T*>(data + e * stride); }
+  explicit operator bool() const { return data != nullptr; }
+};
+
+// M given edges as pairs (row[e], col[e]). visit calls f(e, i, j) for every edge. The names are those of the
+// arguments in messages.
+template <typename index_t>
+struct CooEdges {
+  static constexpr const char *kIndex = "edge_index", *kCol = "edge_index[1, ", *kWeight = "edge_weight";
+  int64_t M;
+  Strided<index_t> row;  // [M]
+  Strided<index_t> col;  // [M]
+
+  template <typename F>
+  void visit(F f) const {
+    for (int64_t e = 0; e < M; ++e) f(e, row[e], col[e]);
+  }
+};
+
+// M given edges by rows: row i is entries rowptr[i] to rowptr[i + 1] - 1 of col.
+template <typename index_t>
+struct CsrEdges {
+  static constexpr const char *kIndex = "col", *kCol = "col[", *kWeight = "weight";
+  int64_t M;
+  int64_t N;
+  const int64_t* rowptr;  // [N + 1]
+  Strided<index_t> col;   // [M]
+
+  template <typename F>
+  void visit(F f) const {
+    for (int64_t i = 0; i < N; ++i) {
+      for (int64_t e = rowptr[i]; e < rowptr[i + 1]; ++e) f(e, i, col[e]);
+    }
+  }
+};
+
+struct BuildOptions {
+  int64_t N;
+  bool self_loops;  // exactly one loop of weight 1 per node, or none at all
+  bool symmetrize;  // union of both directions, of two weights the larger
+  int threads;      // the result does not depend on it
+};
+
+template <typename T>
+struct Buffer {
+  std::unique_ptr<T[]> data;
+  int64_t size = 0;
+
+  Buffer() = default;
+  explicit Buffer(int64_t size) : data(new T[size]), size(size) {}  // not initialised
+  T& operator[](int64_t k) { return data[k]; }
+  const T& operator[](int64_t k) const { return data[k]; }
+};
+
+struct BuiltGraph {
+  Buffer<int64_t> rowptr;  // [N + 1]
+  Buffer<int32_t> col;     // [E], ascending in a row
+  Buffer<float> weight;    // [E], or no data
+  Buffer<float> degree;    // [N], sum of the weights of a row, its length without weights
+};
+
+// Edges is CooEdges or CsrEdges of int32_t or int64_t; scalar_t is float or double. `weight` may be empty.
+// Copies of an edge become one, of the summed weight. Throws std::invalid_argument on bad input.
+template <typename Edges, typename scalar_t>
+BuiltGraph build_graph(const Edges& edges, Strided<scalar_t> weight, const BuildOptions& options);
+
+struct RowOrder {
+  Buffer<int32_t> order;  // [N]
+  Buffer<int32_t> hubs;   // [H]
+};
+
+// order: 0 .. N-1, in each window of kOrderWindow rows stably sorted by length, so that neighbouring rows of a
+// schedule have like lengths and still like positions. hubs: rows longer than max(kHubLength, E / kHubShare).
+constexpr int64_t kOrderWindow = 1024;
+constexpr int64_t kHubLength = 8192;
+constexpr int64_t kHubShare = 256;
+RowOrder row_order(const int64_t* rowptr, int64_t N, int threads);
+
+// The entry of (j, i) for each entry (i, j) of a symmetric matrix with ascending rows. [E]
+Buffer<int64_t> reverse_entries(const int64_t* rowptr, const int32_t* col, int64_t N);
+
+// The entry of each pair, -1 for a pair that is not an edge. [M]
+template <typename index_t>
+Buffer<int64_t> find_entries(const int64_t* rowptr, const int32_t* col, int64_t N,
+                             const CooEdges<index_t>& pairs, int threads);
+
+}  // namespace ugnn

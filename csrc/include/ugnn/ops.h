@@ -1,0 +1,149 @@
+// What a CPU kernel library offers, the same for every instruction set: plain structs of pointers and sizes.
+// Pointers are void* where the type follows from dtype: T the stored type, A the type of sums and coefficients
+// (float for float and bfloat16, double for double). Rows of x and of results are [N, R, D], contiguous.
+#pragma once
+
+#include <cstdint>
+
+#include "ugnn/csr.h"
+
+namespace ugnn {
+
+enum class DType : int { kFloat = 0, kDouble = 1, kBFloat16 = 2 };
+
+// A coefficient of a step: scale * values[k * step_stride + i * row_stride], or scale alone.
+struct CoefView {
+  const void* values = nullptr;  // A
+  int64_t row_stride = 0;
+  int64_t step_stride = 0;
+  double scale = 0;
+};
+
+struct AdaPropagateForward {
+  Csr g;
+  DType dtype;
+  int threads;
+  int64_t R, D, K;
+  const void* x;   // T [N, R, D]
+  const void* c;   // A [N, RC], RC = 1 or R; null: c_value everywhere
+  double c_value;
+  int64_t RC;
+  bool check;      // look for c < 0, infinity and NaN
+  void* h;         // T [N, R, D], result
+  void* b;         // A [N, RC], result
+  void* u;         // T, K tables a slice, kept for backward; null: not wanted
+  void* s;         // T, K tables a slice, kept for backward; null: not wanted
+  int64_t bad_c = -1;  // result: index into c of such a value
+};
+
+struct AdaPropagateBackward {
+  Csr g;
+  DType dtype;
+  int threads;
+  int64_t R, D, K;
+  const void* grad_h;  // T [N, R, D]
+  const void* h;       // T [N, R, D], result of forward; null without grad_c
+  const void* c;       // A [N, RC]
+  int64_t RC;
+  const void* b;       // A [N, RC]
+  const void* u;       // T, as kept by forward; null without grad_c
+  const void* s;       // T, as kept by forward; null: gathered again from u
+  void* grad_x;        // A [N, R, D], result; null: not wanted
+  void* grad_c;        // A [N, RC], result; null: not wanted
+};
+
+enum class Norm : int { kNone = 0, kSym = 1, kRow = 2, kGiven = 3 };
+
+struct PropagateForward {
+  Csr g;
+  DType dtype;
+  int threads;
+  int64_t R, D, K;
+  const void* x;  // T [N, R, D]
+  const void* c;  // A [N, RC]: W = c_i + c_j
+  int64_t RC;
+  const void* edge;        // A [E]: W = e_ij; with c null too: W = 1
+  const int64_t* reverse;  // [E]: e_ji in place of e_ij
+  Norm norm;
+  const void* left;   // A [N], kGiven; null: 1
+  const void* right;  // A [N], kGiven; null: 1
+  CoefView agg, skip, keep, prev;
+  bool clamped;
+  double lo, hi;
+  const void* gamma;  // A [K + 1], with total
+  void* last;         // T [N, R, D]: H_K; null: not wanted
+  void* all;          // T [K, N, R, D]: H_1 .. H_K; null: not wanted
+  void* total;        // A [N, R, D]: sum_k gamma_k H_k; null: not wanted
+};
+
+// mean_i = sum_j a_ij x_j / d_i, var_i = sum_j a_ij (x_j - mean_i)^2 / d_i; 0 where d_i = 0
+struct NeighborStat {
+  Csr g;
+  DType dtype;
+  int threads;
+  int64_t R, D;
+  const void* x;       // T [N, R, D]
+  void* mean;          // A [N, R, D]; null: not wanted
+  void* var;           // T [N, R, D]; null: not wanted
+  const void* weight;  // A [R, D]: c_i = s sigmoid(<stat_i, weight> + bias); null: no c
+  const void* bias;    // A [R] or null
+  bool of_mean;        // stat = mean in place of var
+  double s;
+  void* c;  // A [N, R]
+};
+
+// grad_x_j = 2 sum_i a_ij / d_i g_i (x_j - mean_i)
+struct NeighborVarBackward {
+  Csr g;
+  DType dtype;
+  int threads;
+  int64_t R, D;
+  const void* x;     // T [N, R, D]
+  const void* mean;  // A [N, R, D]
+  const void* grad;  // A [N, R, D]
+  void* grad_x;      // T [N, R, D]
+};
+
+struct LocalSmoothness {
+  Csr g;
+  int threads;
+  const int64_t* labels;  // [N], < 0: no label
+  float* out;             // [N]
+};
+
+// out_ir = sum_j a_ij |rho_i f_ir - rho_j f_jr|^2
+struct DenoisingEnergy {
+  Csr g;
+  DType dtype;
+  int threads;
+  int64_t R, D;
+  const void* f;  // T [N, R, D]
+  void* out;      // A [N, R]
+};
+
+// out_d = sum_i values_id, in an order that does not depend on the number of threads
+struct RowSum {
+  DType dtype;  // float or double
+  int threads;
+  int64_t N, D;
+  const void* values;  // A [N, D]
+  void* out;           // A [D]
+};
+
+struct KernelTable {
+  const char* name;
+  void (*ada_propagate_forward)(AdaPropagateForward&);
+  void (*ada_propagate_backward)(const AdaPropagateBackward&);
+  void (*propagate_forward)(const PropagateForward&);
+  void (*neighbor_stat)(const NeighborStat&);
+  void (*neighbor_var_backward)(const NeighborVarBackward&);
+  void (*local_smoothness)(const LocalSmoothness&);
+  void (*denoising_energy)(const DenoisingEnergy&);
+  void (*row_sum)(const RowSum&);
+  int64_t (*padded_width)(DType, int64_t D);  // values a row of D columns takes in a kept table
+};
+
+// The fastest table this CPU can run, or the one named (by the environment variable UGNN_ISA).
+const KernelTable& kernels();
+
+}  // namespace ugnn

@@ -1,0 +1,149 @@
+// K steps of H <- clamp(keep H + agg left (A o W) right H + skip X + prev H_prev).
+#pragma once
+
+#include "ugnn/ada_propagate.h"
+
+namespace ugnn {
+namespace UGNN_ISA {
+
+template <class A>
+Coef<A> coef_at(const CoefView& view, int64_t k) {
+  if (!view.values) return {nullptr, 0, A(view.scale)};
+  return {static_cast<const A*>(view.values) + k * view.step_stride, view.row_stride, A(view.scale)};
+}
+
+inline bool is_zero(const CoefView& view) { return view.scale == 0; }
+
+template <class T>
+StepRun<T> propagate_kernel(const PropagateForward& a, bool general, int width) {
+  constexpr Epilogue kForward = Epilogue::kForward, kGeneral = Epilogue::kGeneral;
+  if (a.edge) return step_kernel<T, Weighting::kEdge, kGeneral>(a.g, width);
+  if (a.c)
+    return general ? step_kernel<T, Weighting::kNode, kGeneral>(a.g, width)
+                   : step_kernel<T, Weighting::kNode, kForward>(a.g, width);
+  return general ? step_kernel<T, Weighting::kUnit, kGeneral>(a.g, width)
+                 : step_kernel<T, Weighting::kUnit, kForward>(a.g, width);
+}
+
+template <class T>
+void propagate_forward(const PropagateForward& a) {
+  using A = acc_t<T>;
+  const Slices<T> all_slices{a.R, a.D};
+  const int64_t N = a.g.N, ldx = a.R * a.D, slices = all_slices.count();
+  const int max_ld = all_slices.max_ld();
+  const T* x = static_cast<const T*>(a.x);
+  const bool has_skip = !is_zero(a.skip), has_keep = !is_zero(a.keep), has_prev = !is_zero(a.prev);
+  // Without these H is wanted after the last step only, and u = right H takes its place until then.
+  const bool general = has_keep || has_prev || a.clamped || a.all || a.total || a.edge;
+
+  Buffer<A> scale(a.norm == Norm::kSym || a.norm == Norm::kRow ? N : 0);
+  Coef<A> left, right;
+  if (a.norm == Norm::kGiven) {
+    if (a.left) left = {static_cast<const A*>(a.left), 1, 1};
+    if (a.right) right = {static_cast<const A*>(a.right), 1, 1};
+  } else if (a.norm != Norm::kNone) {
+    left = {scale.get(), 1, 1};
+    if (a.norm == Norm::kSym) right = left;
+  }
+  // x itself is the first table when nothing has to be scaled or padded
+  const bool x_is_table = !right.values && a.R == 1 && slices == 1 && padded(int(a.D)) == a.D;
+  // [first table], two tables in turn, H of the last one or two steps
+  const int own_h = !general || a.all ? 0 : has_prev ? 2 : has_keep ? 1 : 0;
+  Buffer<T> work((a.K > 1 || !x_is_table ? 3 + own_h : 0) * N * max_ld);
+  Buffer<A> partial(2 * max_ld * HubPieces{a.g}.count());
+
+  Step<T> step;
+  step.g = a.g;
+  step.ld = max_ld;
+  choose_order(step);
+  step.partial = partial.get();
+  step.edge = static_cast<const A*>(a.edge);
+  step.reverse = a.reverse;
+  step.left = left;
+  step.clamped = a.clamped;
+  step.lo = A(a.lo);
+  step.hi = A(a.hi);
+  RowSplit split;
+  split_rows(a.g, step.sorted, useful_threads(a.threads, (a.g.E + kRowCost * N) * max_ld), split);
+
+#pragma omp parallel num_threads(split.threads) firstprivate(step)
+  {
+    int64_t begin, end;
+    even_share(N, begin, end);
+    if (scale.get()) {
+      for (int64_t i = begin; i < end; ++i) {
+        const A rho = rho_of<A>(a.g, i);
+        scale.get()[i] = a.norm == Norm::kSym ? rho : rho * rho;
+      }
+#pragma omp barrier
+    }
+    for (int64_t number = 0; number < slices; ++number) {
+      const Slice slice = all_slices.at(number);
+      const int64_t table_size = N * slice.ld, slab = N * ldx;
+      step.ld = slice.ld;
+      if (a.c) step.c = {static_cast<const A*>(a.c) + (a.RC > 1 ? slice.r : 0), a.RC, 1};
+      const StepRun<T> run = propagate_kernel<T>(a, general, slice.width);
+      T* tables = work.get() + table_size;
+      T* own = work.get() + 3 * table_size;
+      const T* first = x_is_table ? x : work.get();
+      if (!x_is_table) fill_table(work.get(), slice, x, ldx, right, begin, end);
+      A* total = a.total ? static_cast<A*>(a.total) + slice.first : nullptr;
+      if (total) {
+        const A gamma = static_cast<const A*>(a.gamma)[0];
+        for (int64_t i = begin; i < end; ++i) {
+          for_columns(slice, [&](int d, int columns, int) {
+            store_first<kBlock>(total + i * ldx + d,
+                                gamma * load_first<kBlock>(x + i * ldx + slice.first + d, columns), columns);
+          });
+        }
+      }
+#pragma omp barrier
+      for (int64_t k = 0; k < a.K; ++k) {
+        const bool last = k == a.K - 1;
+        T* next = last ? nullptr : tables + k % 2 * table_size;
+        step.table = k == 0 ? first : tables + (k - 1) % 2 * table_size;
+        step.agg = coef_at<A>(a.agg, k);
+        step.skip = coef_at<A>(a.skip, k);
+        step.right = right;
+        if (!general) {
+          if (last) step.right = Coef<A>{};
+          step.width = last ? slice.width : slice.ld;
+          if (has_skip) step.x = last ? x + slice.first : first;
+          step.ldx = last ? ldx : slice.ld;
+          step.out = last ? static_cast<T*>(a.last) + slice.first : next;
+          step.ldo = last ? ldx : slice.ld;
+        } else {
+          // H_k: x, then a slab of `all`, or own memory (H_{k+1} takes the place of H_{k-1}, or of H_k)
+          T* all = a.all ? static_cast<T*>(a.all) + slice.first : nullptr;
+          auto h_at = [&](int64_t m) -> T* {
+            return all ? all + (m - 1) * slab : own + (own_h ? (m - 1) % own_h : 0) * table_size;
+          };
+          const int64_t ldh = all ? ldx : slice.ld;
+          step.width = slice.width;
+          step.x = has_skip ? x + slice.first : nullptr;
+          step.ldx = ldx;
+          step.keep = coef_at<A>(a.keep, k);
+          step.h = !has_keep ? nullptr : k == 0 ? x + slice.first : h_at(k);
+          step.ldh = k == 0 ? ldx : ldh;
+          step.prev = coef_at<A>(a.prev, k);
+          step.h_prev = !has_prev || k == 0 ? nullptr : k == 1 ? x + slice.first : h_at(k - 1);
+          step.ldp = k == 1 ? ldx : ldh;
+          step.out = all || (own_h && !last) ? h_at(k + 1) : nullptr;
+          step.ldo = ldh;
+          if (last && !all && a.last) {
+            step.out = static_cast<T*>(a.last) + slice.first;
+            step.ldo = ldx;
+          }
+          step.next = next;
+          step.total = total;
+          step.ldt = ldx;
+          step.gamma = total ? static_cast<const A*>(a.gamma)[k + 1] : A(0);
+        }
+        run_step(run, step, split);
+      }
+    }
+  }
+}
+
+}  // namespace UGNN_ISA
+}  // namespace ugnn

@@ -1,0 +1,71 @@
+// How a row of columns is held in registers: kVecs vectors of kLanes values, chosen once for a width.
+#pragma once
+
+namespace ugnn {
+namespace UGNN_ISA {
+
+// Columns are cut into slices of at most kMaxWidth: two sums of such a row fit into the vector registers. Double is
+// there to check the others, and gets few shapes.
+#if defined(UGNN_ISA_avx512)
+template <class T>
+constexpr int kMaxWidth = 64;
+#elif defined(UGNN_ISA_avx2)
+template <class T>
+constexpr int kMaxWidth = 48;
+#else
+template <class T>
+constexpr int kMaxWidth = 16;
+#endif
+template <>
+constexpr int kMaxWidth<double> = 8;
+
+// values that a slice of width columns takes in a table
+inline int padded(int width) {
+  if (width <= 2) return width;
+  if (width <= 4) return 4;
+  return (width + 7) / 8 * 8;
+}
+
+template <int kLanesOf, int kVecsOf>
+struct Shape {
+  static constexpr int kLanes = kLanesOf, kVecs = kVecsOf;
+};
+
+template <class Body>
+auto for_wide_shape(int ld, Body body) {
+#if defined(UGNN_ISA_avx512)
+  if (ld == 8) return body(Shape<8, 1>{});
+  if (ld == 16) return body(Shape<16, 1>{});
+  if (ld == 24) return body(Shape<8, 3>{});
+  if (ld == 32) return body(Shape<16, 2>{});
+  if (ld == 40) return body(Shape<8, 5>{});
+  if (ld == 48) return body(Shape<16, 3>{});
+  if (ld == 56) return body(Shape<8, 7>{});
+  return body(Shape<16, 4>{});
+#elif defined(UGNN_ISA_avx2)
+  if (ld == 8) return body(Shape<8, 1>{});
+  if (ld == 16) return body(Shape<8, 2>{});
+  if (ld == 24) return body(Shape<8, 3>{});
+  if (ld == 32) return body(Shape<8, 4>{});
+  if (ld == 40) return body(Shape<8, 5>{});
+  return body(Shape<8, 6>{});
+#else
+  if (ld == 8) return body(Shape<4, 2>{});
+  return body(Shape<4, 4>{});
+#endif
+}
+
+// body(Shape<...>{}) for a padded width
+template <class T, class Body>
+auto for_shape(int ld, Body body) {
+  if (ld == 1) return body(Shape<1, 1>{});
+  if (ld == 2) return body(Shape<1, 2>{});
+  if (ld == 4) return body(Shape<4, 1>{});
+  if constexpr (kMaxWidth<T> == 8) {
+    return body(Shape<8, 1>{});
+  } else {
+    return for_wide_shape(ld, body);
+  }
+}
+}  // namespace UGNN_ISA
+}  // namespace ugnn

@@ -1,0 +1,190 @@
+// Short vectors for the CPU kernels: types, loads, stores, sums. The only CPU header with intrinsics.
+//
+// Everything that is compiled once per instruction set lives in a namespace of that set (UGNN_ISA), and uses no
+// standard-library template: the linker would keep one copy of those, perhaps the one for the newest CPU.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+#define UGNN_INLINE inline __attribute__((always_inline))
+#define UGNN_UNROLL _Pragma("GCC unroll 16")
+
+namespace ugnn {
+
+struct bfloat16 {
+  uint16_t bits;
+};
+
+// sums are kept in the accumulation type
+template <class T>
+struct acc_type {
+  using type = T;
+};
+template <>
+struct acc_type<bfloat16> {
+  using type = float;
+};
+template <class T>
+using acc_t = typename acc_type<T>::type;
+
+namespace UGNN_ISA {
+
+// A vector of kLanes values; a plain scalar for one lane, so that arithmetic is written once.
+template <class A, int kLanes>
+struct vec_type {
+  typedef A type __attribute__((vector_size(sizeof(A) * kLanes)));
+};
+template <class A>
+struct vec_type<A, 1> {
+  using type = A;
+};
+template <class A, int kLanes>
+using vec_t = typename vec_type<A, kLanes>::type;
+
+// ---- bfloat16
+template <int kLanes>
+UGNN_INLINE vec_t<float, kLanes> widen(vec_t<uint16_t, kLanes> half) {
+  vec_t<uint32_t, kLanes> bits;
+  if constexpr (kLanes == 1) {
+    bits = uint32_t(half) << 16;
+  } else {
+    bits = __builtin_convertvector(half, vec_t<uint32_t, kLanes>) << 16;
+  }
+  vec_t<float, kLanes> v;
+  std::memcpy(&v, &bits, sizeof(v));
+  return v;
+}
+
+// float to bfloat16, to nearest, ties to even; NaN stays NaN
+template <int kLanes>
+UGNN_INLINE vec_t<uint16_t, kLanes> narrow(vec_t<float, kLanes> v) {
+  vec_t<uint32_t, kLanes> bits;
+  std::memcpy(&bits, &v, sizeof(v));
+  const auto rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+  const auto quiet_nan = (bits >> 16) | 0x40u;
+  if constexpr (kLanes == 1) {
+    return uint16_t(v != v ? quiet_nan : rounded);
+  } else {
+    const vec_t<uint32_t, kLanes> chosen = (v != v) ? quiet_nan : rounded;
+    return __builtin_convertvector(chosen, vec_t<uint16_t, kLanes>);
+  }
+}
+
+// ---- whole vectors
+template <int kLanes, class T>
+UGNN_INLINE vec_t<acc_t<T>, kLanes> load(const T* p) {
+  if constexpr (std::is_same_v<T, bfloat16>) {
+    vec_t<uint16_t, kLanes> half;
+    std::memcpy(&half, p, sizeof(half));
+    return widen<kLanes>(half);
+  } else {
+    vec_t<T, kLanes> v;
+    std::memcpy(&v, p, sizeof(v));
+    return v;
+  }
+}
+
+template <int kLanes, class T>
+UGNN_INLINE void store(T* p, vec_t<acc_t<T>, kLanes> v) {
+  if constexpr (std::is_same_v<T, bfloat16>) {
+    const auto half = narrow<kLanes>(v);
+    std::memcpy(p, &half, sizeof(half));
+  } else {
+    std::memcpy(p, &v, sizeof(v));
+  }
+}
+
+// ---- the first n lanes of a vector; the others read as zero and are not written
+template <int kLanes, class T>
+UGNN_INLINE vec_t<acc_t<T>, kLanes> load_first(const T* p, int n) {
+  if (n == kLanes) return load<kLanes>(p);
+  if constexpr (kLanes == 1) {
+    return 0;
+  } else {
+#if defined(__AVX512VL__)
+    if constexpr (std::is_same_v<T, float> && kLanes == 16)
+      return (vec_t<float, 16>)_mm512_maskz_loadu_ps(__mmask16((1u << n) - 1), p);
+    if constexpr (std::is_same_v<T, float> && kLanes == 8)
+      return (vec_t<float, 8>)_mm256_maskz_loadu_ps(__mmask8((1u << n) - 1), p);
+    if constexpr (std::is_same_v<T, float> && kLanes == 4)
+      return (vec_t<float, 4>)_mm_maskz_loadu_ps(__mmask8((1u << n) - 1), p);
+#elif defined(__AVX2__)
+    if constexpr (std::is_same_v<T, float> && kLanes == 8) {
+      const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+      return (vec_t<float, 8>)_mm256_maskload_ps(p, _mm256_cmpgt_epi32(_mm256_set1_epi32(n), lane));
+    }
+    if constexpr (std::is_same_v<T, float> && kLanes == 4) {
+      const __m128i lane = _mm_setr_epi32(0, 1, 2, 3);
+      return (vec_t<float, 4>)_mm_maskload_ps(p, _mm_cmpgt_epi32(_mm_set1_epi32(n), lane));
+    }
+#endif
+    T lanes[kLanes] = {};
+    for (int l = 0; l < n; ++l) lanes[l] = p[l];
+    return load<kLanes>(lanes);
+  }
+}
+
+template <int kLanes, class T>
+UGNN_INLINE void store_first(T* p, vec_t<acc_t<T>, kLanes> v, int n) {
+  if (n == kLanes) {
+    store<kLanes>(p, v);
+    return;
+  }
+  if constexpr (kLanes > 1) {
+#if defined(__AVX512VL__)
+    if constexpr (std::is_same_v<T, float> && kLanes == 16)
+      return _mm512_mask_storeu_ps(p, __mmask16((1u << n) - 1), (__m512)v);
+    if constexpr (std::is_same_v<T, float> && kLanes == 8)
+      return _mm256_mask_storeu_ps(p, __mmask8((1u << n) - 1), (__m256)v);
+    if constexpr (std::is_same_v<T, float> && kLanes == 4)
+      return _mm_mask_storeu_ps(p, __mmask8((1u << n) - 1), (__m128)v);
+#elif defined(__AVX2__)
+    if constexpr (std::is_same_v<T, float> && kLanes == 8) {
+      const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+      return _mm256_maskstore_ps(p, _mm256_cmpgt_epi32(_mm256_set1_epi32(n), lane), (__m256)v);
+    }
+    if constexpr (std::is_same_v<T, float> && kLanes == 4) {
+      const __m128i lane = _mm_setr_epi32(0, 1, 2, 3);
+      return _mm_maskstore_ps(p, _mm_cmpgt_epi32(_mm_set1_epi32(n), lane), (__m128)v);
+    }
+#endif
+    T lanes[kLanes];
+    store<kLanes>(lanes, v);
+    for (int l = 0; l < n; ++l) p[l] = lanes[l];
+  }
+}
+
+// sum of the lanes, always in the same tree
+template <class A, int kLanes>
+UGNN_INLINE A sum_lanes(vec_t<A, kLanes> v) {
+  if constexpr (kLanes == 1) {
+    return v;
+  } else {
+    constexpr int kHalf = kLanes / 2;
+    vec_t<A, kHalf> low, high;
+    std::memcpy(&low, &v, sizeof(low));
+    std::memcpy(&high, reinterpret_cast<const char*>(&v) + sizeof(low), sizeof(high));
+    return sum_lanes<A, kHalf>(low + high);
+  }
+}
+
+// max(lo, min(v, hi)); NaN stays NaN
+template <class A, int kLanes>
+UGNN_INLINE vec_t<A, kLanes> clamp(vec_t<A, kLanes> v, A lo, A hi) {
+  if constexpr (kLanes == 1) {
+    return v < lo ? lo : (v > hi ? hi : v);
+  } else {
+    const vec_t<A, kLanes> low = vec_t<A, kLanes>{} + lo, high = vec_t<A, kLanes>{} + hi;
+    v = (v < low) ? low : v;
+    return (v > high) ? high : v;
+  }
+}
+
+}  // namespace UGNN_ISA
+}  // namespace ugnn

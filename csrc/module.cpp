@@ -1,0 +1,112 @@
+// pybind11 module ugnn_fast._C: graph building on numpy arrays, and the kernels by address.
+//
+// Addresses arrive as integers from Tensor.data_ptr(), 0 for "none"; ugnn_fast/ops has checked shapes, dtypes and
+// devices before. The GIL is released while a kernel runs.
+#include <pybind11/pybind11.h>
+
+#include "ugnn/ops.h"
+
+namespace py = pybind11;
+using namespace ugnn;
+
+void bind_graph(py::module_& m);  // bind_graph.cpp
+
+namespace {
+
+template <class T = void>
+T* at(uint64_t address) {
+  return reinterpret_cast<T*>(address);
+}
+
+Csr csr(uint64_t rowptr, uint64_t col, uint64_t weight, uint64_t degree, uint64_t order, uint64_t hubs, int64_t N,
+        int64_t E, int64_t H) {
+  return Csr{at<int64_t>(rowptr), at<int32_t>(col),   at<float>(weight), at<float>(degree), at<int32_t>(order),
+             at<int32_t>(hubs),   N,                  E,                 H};
+}
+
+CoefView coef(uint64_t values, int64_t row_stride, int64_t step_stride, double scale) {
+  return CoefView{at(values), row_stride, step_stride, scale};
+}
+
+int64_t ada_propagate_forward(const Csr& g, int dtype, int threads, int64_t R, int64_t D, int64_t K, uint64_t x,
+                              uint64_t c, double c_value, int64_t RC, bool check, uint64_t h, uint64_t b, uint64_t u,
+                              uint64_t s) {
+  AdaPropagateForward a{g,         DType(dtype), threads, R,     D,     K,     at(x), at(c),
+                        c_value,   RC,           check,   at(h), at(b), at(u), at(s)};
+  py::gil_scoped_release release;
+  kernels().ada_propagate_forward(a);
+  return a.bad_c;
+}
+
+void ada_propagate_backward(const Csr& g, int dtype, int threads, int64_t R, int64_t D, int64_t K, uint64_t grad_h,
+                            uint64_t h, uint64_t c, int64_t RC, uint64_t b, uint64_t u, uint64_t s, uint64_t grad_x,
+                            uint64_t grad_c) {
+  const AdaPropagateBackward a{g,     DType(dtype), threads, R,     D,     K,          at(grad_h), at(h),
+                               at(c), RC,           at(b),   at(u), at(s), at(grad_x), at(grad_c)};
+  py::gil_scoped_release release;
+  kernels().ada_propagate_backward(a);
+}
+
+void propagate_forward(const Csr& g, int dtype, int threads, int64_t R, int64_t D, int64_t K, uint64_t x, uint64_t c,
+                       int64_t RC, uint64_t edge, uint64_t reverse, int norm, uint64_t left, uint64_t right,
+                       const CoefView& agg, const CoefView& skip, const CoefView& keep, const CoefView& prev,
+                       bool clamped, double lo, double hi, uint64_t gamma, uint64_t last, uint64_t all,
+                       uint64_t total) {
+  const PropagateForward a{g,    DType(dtype), threads, R,  D,       K,        at(x),       at(c),
+                           RC,   at(edge),     at<int64_t>(reverse), Norm(norm), at(left), at(right), agg, skip,
+                           keep, prev,         clamped, lo, hi,      at(gamma), at(last),   at(all), at(total)};
+  py::gil_scoped_release release;
+  kernels().propagate_forward(a);
+}
+
+void neighbor_stat(const Csr& g, int dtype, int threads, int64_t R, int64_t D, uint64_t x, uint64_t mean, uint64_t var,
+                   uint64_t weight, uint64_t bias, bool of_mean, double s, uint64_t c) {
+  const NeighborStat a{g,       DType(dtype), threads,  R,       D, at(x), at(mean), at(var),
+                       at(weight), at(bias),  of_mean, s, at(c)};
+  py::gil_scoped_release release;
+  kernels().neighbor_stat(a);
+}
+
+void neighbor_var_backward(const Csr& g, int dtype, int threads, int64_t R, int64_t D, uint64_t x, uint64_t mean,
+                           uint64_t grad, uint64_t grad_x) {
+  const NeighborVarBackward a{g, DType(dtype), threads, R, D, at(x), at(mean), at(grad), at(grad_x)};
+  py::gil_scoped_release release;
+  kernels().neighbor_var_backward(a);
+}
+
+void local_smoothness(const Csr& g, int threads, uint64_t labels, uint64_t out) {
+  const LocalSmoothness a{g, threads, at<int64_t>(labels), at<float>(out)};
+  py::gil_scoped_release release;
+  kernels().local_smoothness(a);
+}
+
+void denoising_energy(const Csr& g, int dtype, int threads, int64_t R, int64_t D, uint64_t f, uint64_t out) {
+  const DenoisingEnergy a{g, DType(dtype), threads, R, D, at(f), at(out)};
+  py::gil_scoped_release release;
+  kernels().denoising_energy(a);
+}
+
+void row_sum(int dtype, int threads, int64_t N, int64_t D, uint64_t values, uint64_t out) {
+  const RowSum a{DType(dtype), threads, N, D, at(values), at(out)};
+  py::gil_scoped_release release;
+  kernels().row_sum(a);
+}
+
+}  // namespace
+
+PYBIND11_MODULE(_C, m) {
+  m.doc() = "Native kernels of ugnn_fast; private, see ugnn_fast.functional.";
+  py::class_<Csr>(m, "Csr").def(py::init(&csr));
+  py::class_<CoefView>(m, "Coef").def(py::init(&coef));
+  m.def("isa", [] { return kernels().name; }, "instruction set of the kernels in use");
+  m.def("padded_width", [](int dtype, int64_t D) { return kernels().padded_width(DType(dtype), D); });
+  m.def("ada_propagate_forward", &ada_propagate_forward);
+  m.def("ada_propagate_backward", &ada_propagate_backward);
+  m.def("propagate_forward", &propagate_forward);
+  m.def("neighbor_stat", &neighbor_stat);
+  m.def("neighbor_var_backward", &neighbor_var_backward);
+  m.def("local_smoothness", &local_smoothness);
+  m.def("denoising_energy", &denoising_energy);
+  m.def("row_sum", &row_sum);
+  bind_graph(m);
+}

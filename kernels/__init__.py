@@ -1,0 +1,1 @@
+"""Triton kernels; imported as ugnn_fast.kernels. Importing this package does not import triton."""

@@ -1,0 +1,33 @@
+"""Fused sparse kernels for graph neural networks as graph signal denoising."""
+
+from ugnn_fast import datasets
+from ugnn_fast._backend import Backend, backends
+from ugnn_fast._checks import set_checks
+from ugnn_fast.functional import (
+    ada_c,
+    ada_propagate,
+    denoising_energy,
+    local_smoothness,
+    neighbor_mean,
+    neighbor_var,
+    propagate,
+)
+from ugnn_fast.graph import Graph
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Backend",
+    "Graph",
+    "__version__",
+    "ada_c",
+    "ada_propagate",
+    "backends",
+    "datasets",
+    "denoising_energy",
+    "local_smoothness",
+    "neighbor_mean",
+    "neighbor_var",
+    "propagate",
+    "set_checks",
+]

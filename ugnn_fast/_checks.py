@@ -1,0 +1,99 @@
+"""Checks of arguments, with errors that name the argument, what was expected and what came."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ugnn_fast.graph import Graph
+
+_FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+_gpu_value_checks = False
+
+
+def set_checks(on: bool) -> None:
+    """Whether values (NaN, c < 0) are checked on a GPU too, which costs a synchronisation. On a CPU they always are."""
+    global _gpu_value_checks
+    _gpu_value_checks = bool(on)
+
+
+def value_checks(x: Tensor) -> bool:
+    """Whether values may be looked at in this call."""
+    if torch.compiler.is_compiling():
+        return False
+    return x.device.type == "cpu" or _gpu_value_checks
+
+
+def shape(t: Tensor) -> str:
+    return str(list(t.shape))
+
+
+def check_graph(g: Any) -> None:
+    if not isinstance(g, Graph):
+        raise TypeError(f"g must be a ugnn_fast.Graph, got {type(g).__name__}")
+
+
+def check_nodes(g: Graph, x: Any, name: str = "x") -> None:
+    """x is a floating tensor [N, D] or [N, R, D] on the graph's device."""
+    if not isinstance(x, Tensor):
+        raise TypeError(f"{name} must be a tensor, got {type(x).__name__}")
+    if x.layout is not torch.strided:
+        raise TypeError(f"{name} must be a dense tensor, got {x.layout}")
+    if x.dtype not in _FLOATS:
+        raise TypeError(f"{name} must be float32, float64, bfloat16 or float16, got {x.dtype}")
+    if x.dim() not in (2, 3):
+        raise ValueError(f"{name} must be [N, D] or [N, R, D], got {shape(x)}")
+    if x.shape[0] != g.num_nodes:
+        raise ValueError(f"{name} must have N = {g.num_nodes} rows, as the graph has nodes, got {shape(x)}")
+    check_device(g, x, name)
+
+
+def check_device(g: Graph, t: Tensor, name: str) -> None:
+    if t.device != g.device:
+        raise ValueError(f"{name} must be on {g.device} like the graph, got {t.device}")
+
+
+def acc_dtype(x: Tensor) -> torch.dtype:
+    """Type of coefficients beside x."""
+    return torch.float64 if x.dtype == torch.float64 else torch.float32
+
+
+def check_coefficient(g: Graph, x: Tensor, t: Tensor, name: str, shapes: dict[str, tuple]) -> None:
+    """t has one of the named shapes, the dtype of coefficients and the graph's device."""
+    if tuple(t.shape) not in shapes.values():
+        expected = " or ".join(f"{text} = {list(value)}" for text, value in shapes.items())
+        raise ValueError(f"{name} must be {expected}, got {shape(t)}")
+    if t.dtype != acc_dtype(x) and not torch.is_autocast_enabled(x.device.type):
+        raise TypeError(f"{name} must be {acc_dtype(x)} beside {x.dtype} x, got {t.dtype}")
+    check_device(g, t, name)
+
+
+def node_shapes(x: Tensor) -> dict[str, tuple]:
+    """Shapes of a value per node, or per node and replica."""
+    shapes = {"[N]": (x.shape[0],)}
+    if x.dim() == 3:
+        shapes["[N, R]"] = (x.shape[0], x.shape[1])
+    return shapes
+
+
+def check_number(value: Any, name: str, *, low: float = -math.inf) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{name} must be a number, got {type(value).__name__}")
+    if not (math.isfinite(value) and value >= low):
+        bound = "" if low == -math.inf else f" and >= {low:g}"
+        raise ValueError(f"{name} must be finite{bound}, got {value}")
+    return float(value)
+
+
+def check_steps(steps: Any) -> int:
+    if isinstance(steps, bool) or not isinstance(steps, int):
+        raise TypeError(f"steps must be an int, got {type(steps).__name__}")
+    if steps < 0:
+        raise ValueError(f"steps must be >= 0, got {steps}")
+    return steps
+
+
+def check_choice(value: Any, name: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}")

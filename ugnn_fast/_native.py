@@ -1,0 +1,21 @@
+"""The native module, or the reason why there is none.
+
+`native` is `ugnn_fast._C` or None; `reason` says why it is None. UGNN_NATIVE=0 leaves it out on purpose.
+"""
+
+import os
+from types import ModuleType
+
+# first, so that the native module finds torch's OpenMP runtime: two of them would spin against each other
+import torch  # noqa: F401
+
+native: ModuleType | None = None
+reason: str | None = None
+
+if os.environ.get("UGNN_NATIVE", "1") == "0":
+    reason = "switched off by UGNN_NATIVE=0"
+else:
+    try:
+        from ugnn_fast import _C as native  # type: ignore[no-redef,attr-defined]
+    except ImportError as error:
+        reason = f"the native module is not built ({error}); build it with `pip install --no-build-isolation -e .`"

@@ -1,0 +1,292 @@
+"""The documented functions: check the arguments, choose the backend, call the operator.
+
+Notation: N nodes, E stored entries of Ã (both directions and self loops), D columns, R replicas (models that share the
+graph), K steps. d_i is the degree, rho_i = d_i^-1/2 (0 where d_i = 0), a_ij the edge weight (1 without weights).
+The equations are those of Ma et al. 2021, "A Unified View on Graph Neural Networks as Graph Signal Denoising";
+docs/math.md derives them and their gradients.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from ugnn_fast import _memory, ops, reference
+from ugnn_fast._backend import choose
+from ugnn_fast._checks import (
+    acc_dtype,
+    check_choice,
+    check_coefficient,
+    check_device,
+    check_graph,
+    check_nodes,
+    check_number,
+    check_steps,
+    node_shapes,
+    shape,
+    value_checks,
+)
+from ugnn_fast.graph import Graph
+
+_MEMORY = ("auto", "save", "recompute")
+
+
+def ada_propagate(
+    g: Graph, x: Tensor, c: Tensor | float, steps: int, *, backend: str = "auto", memory: str = "auto"
+) -> Tensor:
+    """K steps of adaptive aggregation, ADA-UGNN's gradient descent on its denoising problem.
+
+        H_i <- 2 b_i X_i + b_i sum_j a_ij (c_i + c_j) rho_i rho_j H_j,   K times from H = X
+        b_i = 1 / (2 + c_i + sum_j a_ij c_j / d_i),   1/2 where d_i = 0
+
+    x: [N, D], or [N, R, D] for R models at once. c: float, [N], or [N, R] with replicas; finite and >= 0; float32
+    (float64 beside a float64 x). Returns H in the shape and dtype of x; gradients for x and c.
+
+    memory: what is kept for the gradient of c. "save" keeps 2 K N D values, "recompute" K N D and gathers once more a
+    step, "auto" saves while that stays under a quarter of the free memory. Nothing is kept when c needs no gradient.
+    """
+    check_graph(g)
+    check_nodes(g, x)
+    check_steps(steps)
+    check_choice(memory, "memory", _MEMORY)
+    c = _node_weights(g, x, c)
+    chosen = choose("ada_propagate", backend, x)
+    if chosen == "reference":
+        _check_values(x, c, "c")
+        return reference.ada_propagate(g, x, c, steps)
+    if steps == 0 or x.numel() == 0:
+        _check_values(x, c, "c")
+        return x.clone()
+    if isinstance(c, float):
+        return ops.ada_propagate(*g._tensors(), x, None, c, steps, "none", chosen, False)[0]
+    if not (c.requires_grad and torch.is_grad_enabled()):
+        memory = "none"
+    elif memory == "auto":
+        kept = ops.kept_bytes(x, steps, "save")
+        memory = "save" if _memory.fits_a_quarter(kept, x.device) else "recompute"
+    return ops.ada_propagate(*g._tensors(), x, c, 0.0, steps, memory, chosen, value_checks(x))[0]
+
+
+def propagate(
+    g: Graph,
+    x: Tensor,
+    steps: int,
+    *,
+    agg: Tensor | float = 1.0,
+    skip: Tensor | float = 0.0,
+    keep: Tensor | float = 0.0,
+    prev: Tensor | float = 0.0,
+    c: Tensor | float | None = None,
+    edge_value: Tensor | None = None,
+    norm: str = "sym",
+    left: Tensor | None = None,
+    right: Tensor | None = None,
+    gamma: Tensor | None = None,
+    out: str = "last",
+    clamp: tuple[float | None, float | None] | None = None,
+    backend: str = "auto",
+    memory: str = "auto",
+) -> Tensor:
+    """K steps of the linear recurrence behind GCN, SGC, APPNP, GPRGNN, Chebyshev filters, label propagation, ...
+
+        H_{k+1} = clamp(keep H_k + agg left (A o W) right H_k + skip X + prev H_{k-1}),   H_0 = X,  H_{-1} = 0
+
+    x: [N, D] or [N, R, D]. W: 1; c_i + c_j for c float, [N] or [N, R] (a float gives 2c); or edge_value [E], which
+    follows g.edge_index and need not be symmetric. agg, skip, keep, prev: a number, [N], or per step [K, 1] or [K, N].
+    norm: "sym" is d^-1/2 on both sides, "row" 1/d_i on the left, "none"; left and right [N] replace the norm (one
+    that is not given is then 1). out: "last" is H_K, "sum" is sum_k gamma_k H_k with gamma [K + 1], "all" is
+    [K + 1, N, ...]. clamp: (lo, hi), None for no bound. Gradients for x, c, edge_value, agg, skip, keep, prev, gamma,
+    left and right; those of anything but x keep the K states, whatever memory says.
+    """
+    check_graph(g)
+    check_nodes(g, x)
+    check_steps(steps)
+    check_choice(memory, "memory", _MEMORY)
+    check_choice(norm, "norm", ("sym", "row", "none"))
+    check_choice(out, "out", ("last", "sum", "all"))
+    N = g.num_nodes
+    if c is not None:
+        if edge_value is not None:
+            raise ValueError("c and edge_value both give W: pass one of them")
+        c = _node_weights(g, x, c, low=-math.inf)
+    if edge_value is not None:
+        check_coefficient(g, x, edge_value, "edge_value", {"[E]": (g.num_edges,)})
+    for name, side in (("left", left), ("right", right)):
+        if side is not None:
+            check_coefficient(g, x, side, name, {"[N]": (N,)})
+    if left is not None or right is not None:
+        norm = "given"
+    if (gamma is not None) != (out == "sum"):
+        raise ValueError(f'gamma goes with out="sum" and only there, got out="{out}" and gamma {type(gamma).__name__}')
+    if gamma is not None:
+        check_coefficient(g, x, gamma, "gamma", {"[K + 1]": (steps + 1,)})
+    lo, hi = (None, None) if clamp is None else clamp
+    bounds = (-math.inf if lo is None else float(lo), math.inf if hi is None else float(hi))
+    if not bounds[0] <= bounds[1]:
+        raise ValueError(f"clamp must be (lo, hi) with lo <= hi, got {clamp}")
+
+    named = {"agg": agg, "skip": skip, "keep": keep, "prev": prev}
+    coefficients, scales = {}, []
+    for name, value in named.items():
+        tensor, scale = _coefficient(g, x, value, name, steps)
+        coefficients[name] = tensor
+        scales.append(scale)
+    chosen = choose("propagate", backend, x)
+    if chosen == "reference":
+        return reference.propagate(
+            g, x, steps, **named, c=c, edge_value=edge_value, norm=norm, left=left, right=right, gamma=gamma, out=out,
+            clamp=None if clamp is None else bounds,
+        )  # fmt: skip
+    if steps == 0 or x.numel() == 0:
+        return _no_step(x, steps, gamma, out)
+    if isinstance(c, float):
+        scales[0] *= 2 * c
+        c = None
+    tracked = [c, edge_value, left, right, gamma, coefficients["agg"], coefficients["keep"], coefficients["prev"]]
+    keep_states = torch.is_grad_enabled() and (
+        any(t is not None and t.requires_grad for t in tracked) or (clamp is not None and x.requires_grad)
+    )
+    reverse = g.reverse if edge_value is not None and torch.is_grad_enabled() else None
+    return ops.propagate(
+        *g._tensors(), x, c, edge_value, reverse, False, left, right, *coefficients.values(), scales, gamma, norm, steps,
+        out, *bounds, keep_states, chosen,
+    )[0]  # fmt: skip
+
+
+def neighbor_mean(g: Graph, x: Tensor, *, backend: str = "auto") -> Tensor:
+    """mean_i = sum_j a_ij x_j / d_i over the neighbours of i (and i, with self loops); 0 where d_i = 0."""
+    check_graph(g)
+    check_nodes(g, x)
+    if choose("neighbor_mean", backend, x) == "reference":
+        return reference.neighbor_mean(g, x)
+    return propagate(g, x, 1, norm="row", backend=backend)
+
+
+def neighbor_var(g: Graph, x: Tensor, *, backend: str = "auto") -> Tensor:
+    """var_i = sum_j a_ij (x_j - mean_i)^2 / d_i, the population variance over neighbours; shape and dtype of x."""
+    check_graph(g)
+    check_nodes(g, x)
+    chosen = choose("neighbor_var", backend, x)
+    if chosen == "reference":
+        return reference.neighbor_var(g, x)
+    if x.numel() == 0:
+        return x.clone()
+    return ops.neighbor_var(*g._tensors(), x, False, chosen)[0]
+
+
+def ada_c(
+    g: Graph,
+    x: Tensor,
+    weight: Tensor,
+    s: float,
+    *,
+    bias: Tensor | float | None = None,
+    stat: str = "var",
+    backend: str = "auto",
+) -> Tensor:
+    """ADA-UGNN's adaptive weights, c_i = s sigmoid(<stat_i, weight> + bias).
+
+    x: [N, D] with weight [D] gives [N]; [N, R, D] with weight [R, D] (or [D], shared) gives [N, R]. bias: a number,
+    or a tensor with one value (or R of them). stat: "var" or "mean" over the neighbours. Gradients for x, weight, bias.
+    """
+    check_graph(g)
+    check_nodes(g, x)
+    s = check_number(s, "s", low=0.0)
+    check_choice(stat, "stat", ops.STATS)
+    shapes = {"[D]": (x.shape[-1],)}
+    if x.dim() == 3:
+        shapes["[R, D]"] = tuple(x.shape[1:])
+    if not isinstance(weight, Tensor):
+        raise TypeError(f"weight must be a tensor, got {type(weight).__name__}")
+    check_coefficient(g, x, weight, "weight", shapes)
+    if bias is not None:
+        if not isinstance(bias, Tensor):
+            bias = torch.tensor(check_number(bias, "bias"), dtype=acc_dtype(x), device=x.device)
+        R = x.shape[1] if x.dim() == 3 else 1
+        check_coefficient(g, x, bias, "bias", {"[]": (), "[1]": (1,), "[R]": (R,)})
+        bias = bias.reshape(-1).expand(R)
+    chosen = choose("ada_c", backend, x)
+    if chosen == "reference":
+        return reference.ada_c(g, x, weight, s, bias if bias is None or x.dim() == 3 else bias[0], stat)
+    return ops.ada_c(*g._tensors(), x, weight.expand(x.shape[1:]), bias, s, stat, False, chosen)[0]
+
+
+def local_smoothness(g: Graph, labels: Tensor, *, backend: str = "auto") -> Tensor:
+    """Share of a node's labelled neighbours that carry its label, float32 [N].
+
+    Self loops and edge weights are ignored; nan where no neighbour is labelled or the node's label is < 0.
+    """
+    check_graph(g)
+    if not isinstance(labels, Tensor) or labels.dtype not in (torch.int64, torch.int32):
+        got = labels.dtype if isinstance(labels, Tensor) else type(labels).__name__
+        raise TypeError(f"labels must be an int64 or int32 tensor, got {got}")
+    if labels.shape != (g.num_nodes,):
+        raise ValueError(f"labels must be [N] = [{g.num_nodes}], got {shape(labels)}")
+    check_device(g, labels, "labels")
+    chosen = choose("local_smoothness", backend, g.degree)
+    labels = labels.long()
+    if chosen == "reference":
+        return reference.local_smoothness(g, labels)
+    return ops.local_smoothness(*g._tensors(), labels, chosen)
+
+
+def denoising_energy(g: Graph, f: Tensor, s: Tensor, c: Tensor | float, *, backend: str = "auto") -> Tensor:
+    """The objective that ADA-UGNN descends, |F - S|^2 + 1/2 sum_i c_i sum_j a_ij |rho_i F_i - rho_j F_j|^2.
+
+    f, s: [N, D] gives a 0-d tensor, [N, R, D] gives [R]; c: float, [N] or [N, R]. Gradients for f, s and c.
+    """
+    check_graph(g)
+    check_nodes(g, f, "f")
+    check_nodes(g, s, "s")
+    if s.shape != f.shape or s.dtype != f.dtype:
+        raise ValueError(f"s must be {shape(f)} {f.dtype} like f, got {shape(s)} {s.dtype}")
+    c = _node_weights(g, f, c)
+    _check_values(f, c, "c")
+    chosen = choose("denoising_energy", backend, f)
+    if chosen == "reference":
+        return reference.denoising_energy(g, f, s, c)
+    graph_part = ops.edge_energy(*g._tensors(), f, chosen)  # [N] or [N, R]
+    off = (f.to(graph_part.dtype) - s.to(graph_part.dtype)).square().sum(-1)
+    if isinstance(c, Tensor) and c.dim() < graph_part.dim():
+        c = c.unsqueeze(-1)
+    return ops.row_sum(off + 0.5 * c * graph_part)
+
+
+def _node_weights(g: Graph, x: Tensor, c: Tensor | float, low: float = 0.0) -> Tensor | float:
+    """c as a float or as a checked tensor [N] or [N, R]."""
+    if not isinstance(c, Tensor):
+        return check_number(c, "c", low=low)
+    if c.dim() == 0:
+        c = c.expand(g.num_nodes)
+    check_coefficient(g, x, c, "c", node_shapes(x))
+    return c
+
+
+def _check_values(x: Tensor, c: Tensor | float, name: str) -> None:
+    if isinstance(c, Tensor) and value_checks(x):
+        bad = ~((c >= 0) & (c < math.inf))
+        if bad.any():
+            at = int(bad.nonzero()[0, 0])
+            raise ValueError(
+                f"{name} must be finite and >= 0 everywhere, got {c[bad][0].item()} at node {at}"
+            )
+
+
+def _coefficient(g: Graph, x: Tensor, value: Tensor | float, name: str, steps: int) -> tuple[Tensor | None, float]:
+    """A coefficient as (tensor, scale): a number is (None, number)."""
+    if not isinstance(value, Tensor):
+        return None, check_number(value, name)
+    if value.dim() == 0:
+        value = value.expand(steps, 1)
+    N, K = g.num_nodes, steps
+    check_coefficient(g, x, value, name, {"[]": (), "[N]": (N,), "[K, 1]": (K, 1), "[K, N]": (K, N)})
+    return value, 1.0
+
+
+def _no_step(x: Tensor, steps: int, gamma: Tensor | None, out: str) -> Tensor:
+    """What propagate returns when there is nothing to compute."""
+    if out == "all":
+        return x.expand(steps + 1, *x.shape).clone()
+    return x.clone() if gamma is None else (gamma[0] * x).to(x.dtype)

@@ -1,0 +1,64 @@
+"""What the CPU bodies of the operators share: tensors to addresses and sizes."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ugnn_fast._native import native as _module
+
+# every caller has been sent here by _backend.choose, which knows that the module is there
+native: Any = _module
+
+DTYPES = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2}
+
+
+def csr(rowptr: Tensor, col: Tensor, weight: Tensor | None, degree: Tensor, order: Tensor, hubs: Tensor) -> Any:
+    """The kernels' view of a graph."""
+    return native.Csr(
+        rowptr.data_ptr(),
+        col.data_ptr(),
+        0 if weight is None else weight.data_ptr(),
+        degree.data_ptr(),
+        order.data_ptr(),
+        hubs.data_ptr(),
+        degree.shape[0],
+        col.shape[0],
+        hubs.shape[0],
+    )
+
+
+def storage(dtype: torch.dtype, x: Tensor) -> Tensor:
+    """x as an autocast region of this dtype wants it stored; float64, and what has no kernel, stays as it is."""
+    if x.dtype == torch.float64 or (x.device.type == "cpu" and dtype not in DTYPES):
+        return x
+    return x.to(dtype)
+
+
+def pointer(tensor: Tensor | None) -> int:
+    return 0 if tensor is None else tensor.data_ptr()
+
+
+def acc_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Type of sums and coefficients for values of this type."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def replicas_and_width(x: Tensor) -> tuple[int, int]:
+    """(R, D) of x [N, D] or [N, R, D]."""
+    return (1, x.shape[1]) if x.dim() == 2 else (x.shape[1], x.shape[2])
+
+
+def padded_width(dtype: torch.dtype, D: int) -> int:
+    """Values that a row of D columns takes in a kept table."""
+    return native.padded_width(DTYPES[dtype], int(D))
+
+
+def inverse_degree(graph: tuple, dtype: torch.dtype) -> Tensor:
+    """1 / d_i, 0 for a node without neighbours, [N]."""
+    rowptr, weight, degree = graph[0], graph[2], graph[3]
+    if dtype == torch.float64 and weight is not None:
+        # in float32 the sum is rounded
+        row = torch.repeat_interleave(rowptr.diff(), output_size=weight.shape[0])
+        degree = torch.zeros_like(degree, dtype=dtype).index_add(0, row, weight.to(dtype))
+    return torch.where(degree > 0, degree, torch.inf).to(dtype).reciprocal()

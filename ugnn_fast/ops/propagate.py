@@ -1,0 +1,325 @@
+"""ugnn::propagate, K steps of the general linear recurrence, and its backward.
+
+    H_{k+1} = clamp(keep H_k + agg left (A o W) right H_k + skip X + prev H_{k-1}),   H_0 = X,  H_{-1} = 0
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ugnn_fast import _memory
+from ugnn_fast._library import GRAPH, below_autograd, define
+from ugnn_fast.ops._native_call import DTYPES, acc_dtype, csr, inverse_degree, native, pointer, replicas_and_width, storage
+from ugnn_fast.ops.row_sum import row_sum
+
+NORMS = {"none": 0, "sym": 1, "row": 2, "given": 3}
+
+
+class Arguments(NamedTuple):
+    """The operator's arguments after the graph's, in the order of the schema."""
+
+    x: Tensor  # [N, D] or [N, R, D]
+    c: Tensor | None  # [N] or [N, R]
+    edge_value: Tensor | None  # [E]
+    reverse: Tensor | None  # [E], with edge_value
+    transposed: bool  # e_ji in place of e_ij
+    left: Tensor | None  # [N]
+    right: Tensor | None  # [N]
+    # a scalar coefficient is its number; a tensor is [N], [K, 1] or [K, N] and is multiplied by its number
+    agg: Tensor | None
+    skip: Tensor | None
+    keep: Tensor | None
+    prev: Tensor | None
+    scales: list[float]  # of agg, skip, keep, prev
+    gamma: Tensor | None  # [K + 1], out = "sum"
+    norm: str
+    steps: int
+    out: str
+    lo: float
+    hi: float
+    keep_states: bool
+    backend: str
+
+    @property
+    def clamped(self) -> bool:
+        return self.lo > float("-inf") or self.hi < float("inf")
+
+
+_SCHEMA = (
+    f"propagate({GRAPH}, Tensor x, Tensor? c, Tensor? edge_value, Tensor? reverse, bool transposed, Tensor? left,"
+    " Tensor? right, Tensor? agg, Tensor? skip, Tensor? keep, Tensor? prev, float[] scales, Tensor? gamma, str norm,"
+    " int steps, str out, float lo, float hi, bool keep_states, str backend) -> (Tensor result, Tensor states)"
+)
+
+
+def _coef(values: Tensor | None, scale: float):
+    if values is None:
+        return native.Coef(0, 0, 0, scale)
+    per_step = values.dim() == 2
+    row_stride = 0 if per_step and values.shape[1] == 1 else 1
+    return native.Coef(values.data_ptr(), row_stride, values.shape[1] if per_step else 0, scale)
+
+
+def _body(rowptr, col, weight, degree, order, hubs, *arguments):
+    a = Arguments(*arguments)
+    x = a.x.contiguous()
+    R, D = replicas_and_width(x)
+    states_shape = (a.steps if a.keep_states and a.out != "all" else 0, *x.shape)
+    _memory.require(
+        states_shape[0] * x.numel() * x.element_size(), x.device, f"propagate of {a.steps} steps with gradients"
+    )
+    states = x.new_empty(states_shape)
+    last = total = all_steps = None
+    if a.out == "all":
+        result = x.new_empty((a.steps + 1, *x.shape))
+        result[0] = x
+        all_steps = result[1:]
+    else:
+        result = torch.empty_like(x) if a.out == "last" else x.new_empty(x.shape, dtype=acc_dtype(x.dtype))
+        last, total = (result, None) if a.out == "last" else (None, result)
+        if a.keep_states:
+            all_steps = states
+    # contiguous copies must outlive the call
+    tensors = [None if t is None else t.contiguous() for t in arguments[7:11]]
+    c, edge_value, left, right, gamma = (
+        None if t is None else t.contiguous() for t in (a.c, a.edge_value, a.left, a.right, a.gamma)
+    )
+    native.propagate_forward(
+        csr(rowptr, col, weight, degree, order, hubs), DTYPES[x.dtype], torch.get_num_threads(), R, D, a.steps,
+        x.data_ptr(), pointer(c), 1 if c is None or c.dim() == 1 else R,
+        pointer(edge_value), pointer(a.reverse) if a.transposed else 0,
+        NORMS[a.norm], pointer(left), pointer(right), *map(_coef, tensors, a.scales),
+        a.clamped, a.lo, a.hi, pointer(gamma), pointer(last), pointer(all_steps), pointer(total),
+    )  # fmt: skip
+    if last is not None and all_steps is not None:
+        result.copy_(all_steps[-1])
+    return result.to(x.dtype), states
+
+
+def _fake(rowptr, col, weight, degree, order, hubs, *arguments):
+    a = Arguments(*arguments)
+    states = a.x.new_empty((a.steps if a.keep_states and a.out != "all" else 0, *a.x.shape))
+    if a.out == "all":
+        return a.x.new_empty((a.steps + 1, *a.x.shape)), states
+    return torch.empty_like(a.x, memory_format=torch.contiguous_format), states
+
+
+def _one_step(graph: tuple, x: Tensor, backend: str, **changes) -> Tensor:
+    """left (A o W) right x, by default A x."""
+    plain = Arguments(
+        x=x, c=None, edge_value=None, reverse=None, transposed=False, left=None, right=None, agg=None, skip=None,
+        keep=None, prev=None, scales=[1.0, 0.0, 0.0, 0.0], gamma=None, norm="none", steps=1, out="last",
+        lo=float("-inf"), hi=float("inf"), keep_states=False, backend=backend,
+    )  # fmt: skip
+    return propagate(*graph, *plain._replace(**changes))[0]
+
+
+def mean_adjoint(graph: tuple, grad: Tensor, backend: str) -> Tensor:
+    """Gradient of x from that of the neighbours' mean: sum_i a_ij g_i / d_i."""
+    share = inverse_degree(graph, acc_dtype(grad.dtype))
+    return _one_step(graph, grad, backend, norm="given", right=share)
+
+
+def laplacian(graph: tuple, f: Tensor, c: Tensor, backend: str) -> Tensor:
+    """Gradient of 1/2 sum_i c_i sum_j a_ij |rho_i f_i - rho_j f_j|^2 in f: (c + m) f - rho (A o (c_i + c_j)) rho f."""
+    degree = graph[3]
+    mean = _one_step(graph, c.unsqueeze(-1), backend, norm="row").squeeze(-1)
+    total = torch.where(degree.reshape(-1, *(1,) * (c.dim() - 1)) > 0, c + mean, 0).unsqueeze(-1)
+    return total.to(f.dtype) * f - _one_step(graph, f, backend, norm="sym", c=c)
+
+
+def _dot_rows(p: Tensor, q: Tensor, dtype: torch.dtype) -> Tensor:
+    """sum of p q over all but the first dimension, [N]."""
+    return (p.to(dtype) * q.to(dtype)).flatten(1).sum(1)
+
+
+class _Propagate(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, *args):
+        result, states = below_autograd(propagate, *args)
+        a = Arguments(*args[6:])
+        ctx.set_materialize_grads(False)
+        ctx.mark_non_differentiable(states)
+        tensors = [t for t in args if isinstance(t, Tensor)]
+        ctx.args = [None if isinstance(t, Tensor) else t for t in args]
+        ctx.save_for_backward(*tensors, states, result)
+        ctx.places = [k for k, t in enumerate(args) if isinstance(t, Tensor)]
+        ctx.only_x = not any(needed for k, needed in enumerate(ctx.needs_input_grad) if k != 6)
+        ctx.self_adjoint = (
+            ctx.only_x
+            and a.out == "last"
+            and not a.clamped
+            and a.edge_value is None
+            and (a.norm in ("sym", "none") or (a.norm == "given" and a.left is a.right))
+            and all(t is None or (t.dim() == 2 and t.shape[1] == 1) for t in (a.agg, a.skip, a.keep, a.prev))
+        )
+        return result, states
+
+    @staticmethod
+    def backward(ctx, grad, _):
+        args = list(ctx.args)
+        for place, tensor in zip(ctx.places, ctx.saved_tensors, strict=False):
+            args[place] = tensor
+        if grad is None:
+            return (None,) * len(args)
+        graph, a = tuple(args[:6]), Arguments(*args[6:])
+        if ctx.self_adjoint:
+            # a polynomial of one symmetric matrix with scalar coefficients is its own transpose (G5)
+            again = a._replace(x=grad, keep_states=False)
+            grads = {"x": propagate(*graph, *again)[0]}
+        else:
+            if torch.is_grad_enabled() and not ctx.only_x:
+                raise RuntimeError("propagate: double backward is offered for x alone; use backend='reference'")
+            states, result = ctx.saved_tensors[-2:]
+            needed = {name for name, need in zip(Arguments._fields, ctx.needs_input_grad[6:], strict=True) if need}
+            grads = _gradients(graph, a, grad, result[1:] if a.out == "all" else states, needed)
+        return (*(None,) * 6, *(grads.get(name) for name in Arguments._fields))
+
+
+def _gradients(graph: tuple, a: Arguments, grad: Tensor, states: Tensor, needed: set[str]) -> dict[str, Tensor]:
+    """Gradients of the needed arguments by the adjoint recurrence. (G4)
+
+    G_k = keep_k G_{k+1} + right (A o W)^T left agg_k G_{k+1} + prev_{k+1} G_{k+2} + what comes in at step k
+    """
+    x, K = a.x, a.steps
+    dtype = acc_dtype(x.dtype)
+    weight, degree = graph[2], graph[3]
+
+    def column(values: Tensor) -> Tensor:
+        return values.reshape(-1, *(1,) * (x.dim() - 1))
+
+    left, right = a.left, a.right
+    if a.norm == "sym":
+        left = right = inverse_degree(graph, dtype).sqrt()
+    elif a.norm == "row":
+        left = inverse_degree(graph, dtype)
+
+    def scaled(values: Tensor, factor: Tensor | None) -> Tensor:
+        return values if factor is None else column(factor) * values
+
+    def aggregate(u: Tensor, c: Tensor | None, edge_value: Tensor | None, transposed: bool) -> Tensor:
+        return _one_step(
+            graph, u.to(x.dtype), a.backend, c=c, edge_value=edge_value, reverse=a.reverse, transposed=transposed
+        ).to(dtype)
+
+    def coefficient(name: str, k: int) -> Tensor | float:
+        values, scale = getattr(a, name), a.scales[("agg", "skip", "keep", "prev").index(name)]
+        if values is None:
+            return scale
+        row = values[k] if values.dim() == 2 else values
+        return scale * (row if row.shape[0] == 1 else column(row))
+
+    def state(k: int) -> Tensor:
+        return (x if k == 0 else states[k - 1]).to(dtype)
+
+    def incoming(k: int) -> Tensor:
+        if a.out == "all":
+            return grad[k].to(dtype)
+        if a.out == "sum":
+            assert a.gamma is not None
+            return a.gamma[k].to(dtype) * grad.to(dtype)
+        return grad.to(dtype) if k == K else torch.zeros_like(grad, dtype=dtype)
+
+    per_row: dict[str, list[Tensor]] = {name: [] for name in ("agg", "skip", "keep", "prev")}
+    grad_x = torch.zeros_like(x, dtype=dtype)
+    sums: dict[str, Tensor] = {}
+
+    def add(name: str, value: Tensor) -> None:
+        sums[name] = sums[name] + value if name in sums else value
+
+    G, G_later = incoming(K), torch.zeros_like(grad_x)  # of H_{k+1}, and prev-part waiting for H_k
+    for k in reversed(range(K)):
+        H = state(k) if a.keep_states or a.out == "all" else None
+        need_y = a.clamped or "agg" in needed or "left" in needed
+        y = scaled(aggregate(scaled(H, right), a.c, a.edge_value, a.transposed), left) if need_y else None
+        if a.clamped:
+            Z = coefficient("keep", k) * H + coefficient("agg", k) * y + coefficient("skip", k) * x.to(dtype)
+            if k > 0:
+                Z = Z + coefficient("prev", k) * state(k - 1)
+            G = G * ((Z >= a.lo) & (Z <= a.hi))
+        agg = coefficient("agg", k)
+        v = scaled(agg * G, left)
+        t = aggregate(v, a.c, a.edge_value, not a.transposed)
+        if "agg" in needed:
+            per_row["agg"].append(_dot_rows(G, y, dtype))
+        if "skip" in needed:
+            per_row["skip"].append(_dot_rows(G, x, dtype))
+        if "keep" in needed:
+            per_row["keep"].append(_dot_rows(G, H, dtype))
+        if "prev" in needed:
+            per_row["prev"].append(_dot_rows(G, state(k - 1), dtype) if k > 0 else torch.zeros_like(degree, dtype=dtype))
+        if "left" in needed:
+            raw = aggregate(scaled(H, right), a.c, a.edge_value, a.transposed)
+            add("left", _dot_rows(agg * G, raw, dtype))
+        if "right" in needed:
+            add("right", _dot_rows(H, t, dtype))
+        if "c" in needed:
+            assert a.c is not None
+            u = scaled(H, right)
+            both = v * aggregate(u, None, None, False) + u * aggregate(v, None, None, False)
+            add("c", both.sum(-1) if a.c.dim() == 2 else both.flatten(1).sum(1))
+        if "edge_value" in needed:
+            add("edge_value", _edge_dots(graph, v, scaled(H, right), a.transposed, a.reverse))
+        if "gamma" in needed:
+            add("gamma", torch.zeros(K + 1, dtype=dtype, device=x.device))
+            sums["gamma"][k + 1] += _total(grad.to(dtype) * state(k + 1))
+        grad_x = grad_x + coefficient("skip", k) * G
+        G, G_later = coefficient("keep", k) * G + scaled(t, right) + G_later + (
+            incoming(k) if k > 0 or a.out != "last" else 0
+        ), coefficient("prev", k) * G
+
+    grads: dict[str, Tensor] = {}
+    if "x" in needed:
+        grads["x"] = (grad_x + G).to(x.dtype)
+    for name, scale in zip(("agg", "skip", "keep", "prev"), a.scales, strict=True):
+        if name in needed:
+            grads[name] = scale * _like(torch.stack(per_row[name][::-1]), getattr(a, name))
+    if "gamma" in needed:
+        sums["gamma"][0] += _total(grad.to(dtype) * x.to(dtype))
+    for name in ("left", "right", "c", "gamma"):
+        if name in needed:
+            grads[name] = sums[name]
+    if "edge_value" in needed:
+        grads["edge_value"] = sums["edge_value"] if weight is None else sums["edge_value"] * weight.to(dtype)
+    return grads
+
+
+def _like(rows: Tensor, values: Tensor) -> Tensor:
+    """Gradient of a coefficient of shape [N], [K, 1] or [K, N] from its parts [K, N]."""
+    if values.dim() == 1:
+        return rows.sum(0)
+    if values.shape[1] == 1 and rows.shape[1] != 1:
+        return torch.stack([_total(row) for row in rows])[:, None]
+    return rows
+
+
+def _total(values: Tensor) -> Tensor:
+    """Sum of all values, independent of the number of threads."""
+    return row_sum(values.reshape(-1))
+
+
+def _edge_dots(graph: tuple, v: Tensor, u: Tensor, transposed: bool, reverse: Tensor | None) -> Tensor:
+    """<v_i, u_j> for every stored entry (i, j), [E], in blocks of entries that bound the extra memory."""
+    rowptr, col = graph[0], graph[1]
+    row = torch.repeat_interleave(rowptr.diff(), output_size=col.shape[0])
+    block = max(1, (16 << 20) // max(1, v[0].numel())) if v.shape[0] else 1
+    v, u = v.flatten(1), u.flatten(1)
+    parts = [
+        (v[row[e : e + block]] * u[col[e : e + block]]).sum(1) for e in range(0, col.shape[0], block)
+    ] or [v.new_zeros(0)]
+    dots = torch.cat(parts)
+    return dots[reverse] if transposed else dots
+
+
+def _autocast(dtype: torch.dtype, args: tuple) -> tuple:
+    a = Arguments(*args[6:])
+    coefficients = {
+        name: value.float()
+        for name in ("c", "edge_value", "left", "right", "agg", "skip", "keep", "prev", "gamma")
+        if (value := getattr(a, name)) is not None and value.dtype != torch.float64
+    }
+    return (*args[:6], *a._replace(x=storage(dtype, a.x), **coefficients))
+
+
+propagate = define(_SCHEMA, _body, _fake, _Propagate, _autocast)

@@ -1,0 +1,22 @@
+"""The operators in plain torch: slow, on any device, in the words of the paper, differentiated by autograd.
+
+Tests compare the kernels with this package, benchmarks take it as the baseline, and it is what runs where nothing was
+compiled. 16-bit inputs are computed in float32 and rounded once at the end.
+"""
+
+from ugnn_fast.reference.ada_c import ada_c
+from ugnn_fast.reference.ada_propagate import ada_propagate
+from ugnn_fast.reference.denoising_energy import denoising_energy
+from ugnn_fast.reference.local_smoothness import local_smoothness
+from ugnn_fast.reference.neighbor_var import neighbor_mean, neighbor_var
+from ugnn_fast.reference.propagate import propagate
+
+__all__ = [
+    "ada_c",
+    "ada_propagate",
+    "denoising_energy",
+    "local_smoothness",
+    "neighbor_mean",
+    "neighbor_var",
+    "propagate",
+]
