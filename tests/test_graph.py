@@ -187,8 +187,8 @@ def assert_same(a, b):
 
 
 @needs_native
-@settings(max_examples=300, deadline=None)
-@given(edges=edge_lists(), self_loops=st.booleans(), symmetrize=st.booleans(), threads=st.integers(1, 5))
+@settings(max_examples=200, deadline=None)
+@given(edges=edge_lists(), self_loops=st.booleans(), symmetrize=st.booleans(), threads=st.integers(1, 2))
 def test_native_equals_numpy_and_scipy(edges, self_loops, symmetrize, threads):
     row, col, weight, N = edges
     built = outcome(native.build_coo, row, col, weight, N, self_loops, symmetrize, threads)
@@ -241,17 +241,28 @@ def test_threads_do_not_change_a_bit(weighted):
     col = rng.integers(0, N, M)
     weight = rng.random(M) * 10.0 ** rng.integers(-6, 6, M) if weighted else None
     one = native.build_coo(row, col, weight, N, True, True, 1)
-    for threads in (2, 3, 16):
+    for threads in (2, 3, 7):
         assert_same(one, native.build_coo(row, col, weight, N, True, True, threads))
         assert_same(native.row_order(one[0], 1), native.row_order(one[0], threads))
 
 
-def test_copies_in_any_order_sum_to_the_same_weight(builder):
-    rng = np.random.default_rng(1)
-    values = 10.0 ** rng.uniform(-8, 8, 300)
-    zeros, ones = np.zeros(300, np.int64), np.ones(300, np.int64)
-    weight = np.concatenate([values, rng.permutation(values)])
-    g = Graph.from_edge_index((np.concatenate([zeros, ones]), np.concatenate([ones, zeros])), 2, weight)
+@pytest.mark.parametrize("symmetrize", [False, True])
+def test_copies_in_any_order_sum_to_the_same_weight(builder, symmetrize):
+    # the largest first: 1.0, as the small ones vanish one by one; the smallest first: the next float after it
+    values = np.array([1.0, 2.0**-24] + [2.0**-54] * 4)
+    assert np.float32(np.add.accumulate(values)[-1]) != np.float32(np.add.accumulate(values[::-1])[-1])
+    if symmetrize:  # one direction is given, the other made
+        row, weight = np.zeros(len(values), np.int64), values
+    else:
+        row, weight = np.repeat([0, 1], len(values)), np.concatenate([values, values[::-1]])
+    g = Graph.from_edge_index((row, 1 - row), 2, weight, self_loops=False, symmetrize=symmetrize)
+    assert g.weight.tolist() == [1 + 2.0**-23] * 2
+
+
+def test_copies_are_summed_in_double(builder):
+    values = np.float32(10.0) ** np.random.default_rng(1).uniform(-8, 8, 300).astype(np.float32)
+    row = np.repeat([0, 1], len(values))
+    g = Graph.from_edge_index((row, 1 - row), 2, np.concatenate([values, values]))
     assert g.weight[1] == g.weight[2] == np.float32(math.fsum(values))
 
 
@@ -573,4 +584,4 @@ def test_extra_memory_is_at_most_three_times_the_result():
     """
     plain, weighted = map(float, run_python(code))
     assert 0.3 < plain < 3, "less than one copy of the entries cannot be: the measure is broken"
-    assert 0.3 < weighted < 3.2
+    assert 0.3 < weighted < 3

@@ -45,7 +45,8 @@ def ada_propagate(
     (float64 beside a float64 x). Returns H in the shape and dtype of x; gradients for x and c.
 
     memory: what is kept for the gradient of c. "save" keeps 2 K N D values, "recompute" K N D and gathers once more a
-    step, "auto" saves while that stays under a quarter of the free memory. Nothing is kept when c needs no gradient.
+    step, "auto" saves while that stays under a quarter of the free memory (always under torch.compile, which cannot
+    ask). Nothing is kept when c needs no gradient.
     """
     check_graph(g)
     check_nodes(g, x)
@@ -53,19 +54,15 @@ def ada_propagate(
     check_choice(memory, "memory", _MEMORY)
     c = _node_weights(g, x, c)
     chosen = choose("ada_propagate", backend, x)
-    if chosen == "reference":
+    if chosen == "reference" or steps == 0 or x.numel() == 0:
         _check_values(x, c, "c")
         return reference.ada_propagate(g, x, c, steps)
-    if steps == 0 or x.numel() == 0:
-        _check_values(x, c, "c")
-        return x.clone()
     if isinstance(c, float):
         return ops.ada_propagate(*g._tensors(), x, None, c, steps, "none", chosen, False)[0]
     if not (c.requires_grad and torch.is_grad_enabled()):
         memory = "none"
     elif memory == "auto":
-        kept = ops.kept_bytes(x, steps, "save")
-        memory = "save" if _memory.fits_a_quarter(kept, x.device) else "recompute"
+        memory = _memory_mode(x, steps)
     return ops.ada_propagate(*g._tensors(), x, c, 0.0, steps, memory, chosen, value_checks(x))[0]
 
 
@@ -134,13 +131,11 @@ def propagate(
         coefficients[name] = tensor
         scales.append(scale)
     chosen = choose("propagate", backend, x)
-    if chosen == "reference":
+    if chosen == "reference" or steps == 0 or x.numel() == 0:
         return reference.propagate(
             g, x, steps, **named, c=c, edge_value=edge_value, norm=norm, left=left, right=right, gamma=gamma, out=out,
             clamp=None if clamp is None else bounds,
         )  # fmt: skip
-    if steps == 0 or x.numel() == 0:
-        return _no_step(x, steps, gamma, out)
     if isinstance(c, float):
         scales[0] *= 2 * c
         c = None
@@ -169,10 +164,8 @@ def neighbor_var(g: Graph, x: Tensor, *, backend: str = "auto") -> Tensor:
     check_graph(g)
     check_nodes(g, x)
     chosen = choose("neighbor_var", backend, x)
-    if chosen == "reference":
+    if chosen == "reference" or x.numel() == 0:
         return reference.neighbor_var(g, x)
-    if x.numel() == 0:
-        return x.clone()
     return ops.neighbor_var(*g._tensors(), x, False, chosen)[0]
 
 
@@ -254,6 +247,14 @@ def denoising_energy(g: Graph, f: Tensor, s: Tensor, c: Tensor | float, *, backe
     return ops.row_sum(off + 0.5 * c * graph_part)
 
 
+def _memory_mode(x: Tensor, steps: int) -> str:
+    """What memory="auto" means for ada_propagate with a learned c."""
+    if torch.compiler.is_compiling():
+        return "save"
+    kept = 2 * steps * x.numel() * x.element_size()
+    return "save" if _memory.fits_a_quarter(kept, x.device) else "recompute"
+
+
 def _node_weights(g: Graph, x: Tensor, c: Tensor | float, low: float = 0.0) -> Tensor | float:
     """c as a float or as a checked tensor [N] or [N, R]."""
     if not isinstance(c, Tensor):
@@ -283,10 +284,3 @@ def _coefficient(g: Graph, x: Tensor, value: Tensor | float, name: str, steps: i
     N, K = g.num_nodes, steps
     check_coefficient(g, x, value, name, {"[]": (), "[N]": (N,), "[K, 1]": (K, 1), "[K, N]": (K, N)})
     return value, 1.0
-
-
-def _no_step(x: Tensor, steps: int, gamma: Tensor | None, out: str) -> Tensor:
-    """What propagate returns when there is nothing to compute."""
-    if out == "all":
-        return x.expand(steps + 1, *x.shape).clone()
-    return x.clone() if gamma is None else (gamma[0] * x).to(x.dtype)

@@ -75,10 +75,8 @@ void check_rows(const CsrEdges<index_t>& edges, const BuildOptions& options) {
     fail("rowptr must not fall, got " + str(rowptr[i]) + " then " + str(rowptr[i + 1]) + " at rowptr[" +
          str(i + 1) + "]");
   }
-  if (rowptr[N] != edges.M) {
-    fail("rowptr must end at len(col) = " + str(edges.M) + ", got " + str(rowptr[N]) + " at rowptr[" + str(N) +
-         "]");
-  }
+  if (rowptr[N] == edges.M) return;
+  fail("rowptr must end at len(col) = " + str(edges.M) + ", got " + str(rowptr[N]) + " at rowptr[" + str(N) + "]");
 }
 
 template <typename scalar_t>
@@ -281,8 +279,7 @@ BuiltGraph build_graph(const Edges& edges, Strided<scalar_t> weight, const Build
   BuiltGraph graph = weight ? build<WeightedEntry<scalar_t>>(edges, weight, options)
                             : build<PlainEntry>(edges, Strided<float>{}, options);
   if (!options.symmetrize) check_symmetric(graph, Edges::kIndex, Edges::kWeight, N, options.threads);
-  const int64_t i =
-      first_where(N, options.threads, [&](int64_t i) { return !std::isfinite(graph.degree[i]); });
+  const int64_t i = first_where(N, options.threads, [&](int64_t i) { return !std::isfinite(graph.degree[i]); });
   if (i < N) {
     fail(std::string(Edges::kWeight) + " must have finite sums in float32, got inf for the edges of node " + str(i));
   }

@@ -1,0 +1,6 @@
+"""Models: thin torch modules over the operators."""
+
+from ugnn_fast.nn.ada_ugnn import AdaUGNN
+from ugnn_fast.nn.appnp import APPNP
+
+__all__ = ["APPNP", "AdaUGNN"]

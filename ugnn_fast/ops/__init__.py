@@ -1,7 +1,7 @@
 """The operators as torch sees them, `torch.ops.ugnn.*`: schema, body, fake kernel, gradient. Private."""
 
 from ugnn_fast.ops.ada_c import STATS, ada_c
-from ugnn_fast.ops.ada_propagate import ada_propagate, kept_bytes
+from ugnn_fast.ops.ada_propagate import ada_propagate
 from ugnn_fast.ops.denoising_energy import edge_energy
 from ugnn_fast.ops.local_smoothness import local_smoothness
 from ugnn_fast.ops.neighbor_var import neighbor_var
@@ -13,7 +13,6 @@ __all__ = [
     "ada_c",
     "ada_propagate",
     "edge_energy",
-    "kept_bytes",
     "local_smoothness",
     "neighbor_var",
     "propagate",

@@ -35,6 +35,16 @@ def storage(dtype: torch.dtype, x: Tensor) -> Tensor:
     return x.to(dtype)
 
 
+def coefficients(x: Tensor, *tensors: Tensor | None) -> list[Tensor | None]:
+    """Coefficients in the type that goes with x, as an autocast region casts them."""
+    return [None if t is None else t.to(acc_dtype(x.dtype)) for t in tensors]
+
+
+def by_replica(c: Tensor) -> Tensor:
+    """c [N] or [N, R] as the kernels want it: one contiguous row [N] per replica."""
+    return c.t().contiguous()
+
+
 def pointer(tensor: Tensor | None) -> int:
     return 0 if tensor is None else tensor.data_ptr()
 

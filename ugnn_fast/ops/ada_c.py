@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from ugnn_fast._library import GRAPH, below_autograd, define
-from ugnn_fast.ops._native_call import DTYPES, acc_dtype, csr, native, pointer, replicas_and_width, storage
+from ugnn_fast.ops._native_call import DTYPES, acc_dtype, coefficients, csr, native, pointer, replicas_and_width, storage
 from ugnn_fast.ops.neighbor_var import neighbor_var_backward
 from ugnn_fast.ops.propagate import mean_adjoint
 from ugnn_fast.ops.row_sum import row_sum
@@ -74,10 +74,8 @@ class _AdaC(torch.autograd.Function):
 
 
 def _autocast(dtype: torch.dtype, args: tuple) -> tuple:
-    x, w, bias = args[6:9]
-    if x.dtype != torch.float64:
-        w, bias = w.float(), None if bias is None else bias.float()
-    return (*args[:6], storage(dtype, x), w, bias, *args[9:])
+    x = storage(dtype, args[6])
+    return (*args[:6], x, *coefficients(x, *args[7:9]), *args[9:])
 
 
 ada_c = define(

@@ -8,6 +8,8 @@ from ugnn_fast._library import GRAPH, below_autograd, define
 from ugnn_fast.ops._native_call import (
     DTYPES,
     acc_dtype,
+    by_replica,
+    coefficients,
     csr,
     native,
     padded_width,
@@ -18,12 +20,6 @@ from ugnn_fast.ops._native_call import (
 
 # tables per step that each memory mode keeps for backward: (u, s)
 KEPT = {"none": (0, 0), "recompute": (1, 0), "save": (1, 1)}
-
-
-def kept_bytes(x: Tensor, steps: int, memory: str) -> int:
-    """Bytes that forward keeps for backward."""
-    R, D = replicas_and_width(x)
-    return sum(KEPT[memory]) * steps * x.shape[0] * R * padded_width(x.dtype, D) * x.element_size()
 
 
 def _kept_sizes(x: Tensor, steps: int, memory: str) -> list:
@@ -38,26 +34,24 @@ def _body(rowptr, col, weight, degree, order, hubs, x, c, c_value, steps, memory
     N = x.shape[0]
     RC = 1 if c is None or c.dim() == 1 else R
     h = torch.empty_like(x)
-    b = x.new_empty((N,) if c is None else c.shape, dtype=acc_dtype(x.dtype))
+    rows = None if c is None else by_replica(c)
+    b = x.new_empty((N,) if rows is None else rows.shape, dtype=acc_dtype(x.dtype))
     u_size, s_size = _kept_sizes(x, steps, memory)
     _memory.require((u_size + s_size) * x.element_size(), x.device, f'ada_propagate with memory="{memory}"')
     u, s = x.new_empty(u_size), x.new_empty(s_size)
-    if c is not None:
-        c = c.contiguous()
     bad = native.ada_propagate_forward(
         csr(rowptr, col, weight, degree, order, hubs), DTYPES[x.dtype], torch.get_num_threads(), R, D, steps,
-        x.data_ptr(), pointer(c), c_value, RC, check,
+        x.data_ptr(), pointer(rows), c_value, RC, check,
         h.data_ptr(), b.data_ptr(), u.data_ptr() if u_size else 0, s.data_ptr() if s_size else 0,
     )  # fmt: skip
     if bad >= 0:
-        value = c.reshape(-1)[bad].item()
-        raise ValueError(f"c must be finite and >= 0 everywhere, got {value} at node {bad // RC}")
+        raise ValueError(f"c must be finite and >= 0 everywhere, got {c[bad].tolist()} at node {bad}")
     return h, b, u, s
 
 
 def _fake(rowptr, col, weight, degree, order, hubs, x, c, c_value, steps, memory, backend, check):
     u_size, s_size = _kept_sizes(x, steps, memory)
-    b = x.new_empty((x.shape[0],) if c is None else c.shape, dtype=acc_dtype(x.dtype))
+    b = x.new_empty((x.shape[0],) if c is None else c.t().shape, dtype=acc_dtype(x.dtype))
     h = torch.empty_like(x, memory_format=torch.contiguous_format)
     return h, b, x.new_empty(u_size), x.new_empty(s_size)
 
@@ -67,23 +61,24 @@ def _backward_body(
 ):
     grad_h = grad_h.contiguous()
     R, D = replicas_and_width(grad_h)
+    rows = by_replica(c)
     # gradients are summed over the steps in the accumulation type
     grad_x = torch.empty_like(grad_h, dtype=b.dtype) if need_x else None
     grad_c = torch.empty_like(b) if need_c else None
     native.ada_propagate_backward(
         csr(rowptr, col, weight, degree, order, hubs), DTYPES[grad_h.dtype], torch.get_num_threads(), R, D, steps,
-        grad_h.data_ptr(), h.data_ptr(), c.contiguous().data_ptr(), 1 if c.dim() == 1 else R, b.data_ptr(),
+        grad_h.data_ptr(), h.data_ptr(), rows.data_ptr(), 1 if c.dim() == 1 else R, b.data_ptr(),
         u.data_ptr() if need_c else 0, s.data_ptr() if need_c and s.numel() else 0, pointer(grad_x), pointer(grad_c),
     )  # fmt: skip
     empty = grad_h.new_empty(0)
-    return empty if grad_x is None else grad_x.to(grad_h.dtype), empty if grad_c is None else grad_c
+    return empty if grad_x is None else grad_x.to(grad_h.dtype), empty if grad_c is None else grad_c.t().contiguous()
 
 
 def _backward_fake(
     rowptr, col, weight, degree, order, hubs, grad_h, h, c, b, u, s, steps, backend, need_x, need_c
 ):
     grad_x = torch.empty_like(grad_h, memory_format=torch.contiguous_format) if need_x else grad_h.new_empty(0)
-    return grad_x, torch.empty_like(b) if need_c else grad_h.new_empty(0)
+    return grad_x, torch.empty_like(c, memory_format=torch.contiguous_format) if need_c else grad_h.new_empty(0)
 
 
 class _AdaPropagate(torch.autograd.Function):
@@ -130,9 +125,9 @@ class _NoDoubleBackward(torch.autograd.Function):
 
 
 def _autocast(dtype: torch.dtype, args: tuple) -> tuple:
-    # x is stored in the low precision and summed in float32; c stays float32, a weight of every sum
-    x, c = args[6], args[7]
-    return (*args[:6], storage(dtype, x), None if c is None or c.dtype == torch.float64 else c.float(), *args[8:])
+    # x is stored in the low precision and summed in float32; c stays float32, it weights every sum
+    x = storage(dtype, args[6])
+    return (*args[:6], x, *coefficients(x, args[7]), *args[8:])
 
 
 ada_propagate = define(

@@ -10,7 +10,18 @@ from torch import Tensor
 
 from ugnn_fast import _memory
 from ugnn_fast._library import GRAPH, below_autograd, define
-from ugnn_fast.ops._native_call import DTYPES, acc_dtype, csr, inverse_degree, native, pointer, replicas_and_width, storage
+from ugnn_fast.ops._native_call import (
+    DTYPES,
+    acc_dtype,
+    by_replica,
+    coefficients,
+    csr,
+    inverse_degree,
+    native,
+    pointer,
+    replicas_and_width,
+    storage,
+)
 from ugnn_fast.ops.row_sum import row_sum
 
 NORMS = {"none": 0, "sym": 1, "row": 2, "given": 3}
@@ -82,8 +93,9 @@ def _body(rowptr, col, weight, degree, order, hubs, *arguments):
             all_steps = states
     # contiguous copies must outlive the call
     tensors = [None if t is None else t.contiguous() for t in arguments[7:11]]
-    c, edge_value, left, right, gamma = (
-        None if t is None else t.contiguous() for t in (a.c, a.edge_value, a.left, a.right, a.gamma)
+    c = None if a.c is None else by_replica(a.c)
+    edge_value, left, right, gamma = (
+        None if t is None else t.contiguous() for t in (a.edge_value, a.left, a.right, a.gamma)
     )
     native.propagate_forward(
         csr(rowptr, col, weight, degree, order, hubs), DTYPES[x.dtype], torch.get_num_threads(), R, D, a.steps,
@@ -314,12 +326,10 @@ def _edge_dots(graph: tuple, v: Tensor, u: Tensor, transposed: bool, reverse: Te
 
 def _autocast(dtype: torch.dtype, args: tuple) -> tuple:
     a = Arguments(*args[6:])
-    coefficients = {
-        name: value.float()
-        for name in ("c", "edge_value", "left", "right", "agg", "skip", "keep", "prev", "gamma")
-        if (value := getattr(a, name)) is not None and value.dtype != torch.float64
-    }
-    return (*args[:6], *a._replace(x=storage(dtype, a.x), **coefficients))
+    x = storage(dtype, a.x)
+    names = ("c", "edge_value", "left", "right", "agg", "skip", "keep", "prev", "gamma")
+    cast = coefficients(x, *(getattr(a, name) for name in names))
+    return (*args[:6], *a._replace(x=x, **dict(zip(names, cast, strict=True))))
 
 
 propagate = define(_SCHEMA, _body, _fake, _Propagate, _autocast)

@@ -21,7 +21,7 @@ def ada_propagate(g: Graph, x: Tensor, c: Tensor | float, steps: int) -> Tensor:
     b = column(torch.where(connected, 1 / (2 + share), torch.full_like(share, 0.5)), X)
 
     w = column(pair * column(r[i] * r[j], pair), X[i])
-    H = X
+    H = X.clone()  # a result never shares memory with x
     for _ in range(steps):
         H = 2 * b * X + b * sum_over_neighbors(g, w * H[j])
     return H.to(x.dtype)

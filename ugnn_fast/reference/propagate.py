@@ -65,4 +65,4 @@ def propagate(
     if out == "sum":
         assert gamma is not None
         return sum(gamma[k].to(dtype) * H for k, H in enumerate(states)).to(x.dtype)  # type: ignore[union-attr]
-    return states[-1].to(x.dtype)
+    return states[-1].to(x.dtype) if steps else x.clone()  # a result never shares memory with x

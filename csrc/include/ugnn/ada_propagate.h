@@ -4,30 +4,26 @@
 // and one written, and only the last step leaves that space, H = 2 b x + b rho y(u).
 #pragma once
 
-#include <cmath>
-
 #include "ugnn/ops.h"
 #include "ugnn/slices.h"
 
 namespace ugnn {
 namespace UGNN_ISA {
 
-// (B) for the rows [begin, end) and one column of c; returns the index into c of a bad value, or -1
+// (B) for the rows [begin, end) and one replica; returns the first node whose c is negative or not finite, or -1
 template <class A>
-int64_t node_step_sizes(const AdaPropagateForward& a, int64_t r, A* b, int64_t begin, int64_t end) {
-  const A* c = static_cast<const A*>(a.c) + r;
+int64_t node_step_sizes(const Csr& g, const A* c, A* b, int64_t begin, int64_t end) {
   int64_t bad = -1;
   for (int64_t i = begin; i < end; ++i) {
-    const A c_i = c[i * a.RC];
-    if (!(c_i >= 0 && c_i < A(INFINITY)) && bad < 0) bad = i * a.RC + r;
+    if (!(c[i] >= 0 && c[i] < A(INFINITY)) && bad < 0) bad = i;
     A sum = 0;
-    const int64_t last = a.g.rowptr[i + 1];
-    if (a.g.weight) {
-      for (int64_t e = a.g.rowptr[i]; e < last; ++e) sum += A(a.g.weight[e]) * c[a.g.col[e] * a.RC];
+    const int64_t last = g.rowptr[i + 1];
+    if (g.weight) {
+      for (int64_t e = g.rowptr[i]; e < last; ++e) sum += A(g.weight[e]) * c[g.col[e]];
     } else {
-      for (int64_t e = a.g.rowptr[i]; e < last; ++e) sum += c[a.g.col[e] * a.RC];
+      for (int64_t e = g.rowptr[i]; e < last; ++e) sum += c[g.col[e]];
     }
-    b[i * a.RC + r] = a.g.degree[i] > 0 ? 1 / (2 + c_i + sum / degree_of<A>(a.g, i)) : A(0.5);
+    b[i] = g.degree[i] > 0 ? 1 / (2 + c[i] + sum / degree_of<A>(g, i)) : A(0.5);
   }
   return bad;
 }
@@ -39,29 +35,30 @@ void ada_propagate_forward(AdaPropagateForward& a) {
   const int64_t N = a.g.N, ldx = a.R * a.D, slices = all_slices.count();
   const int max_ld = all_slices.max_ld();
   const T* x = static_cast<const T*>(a.x);
-  A* b = static_cast<A*>(a.b);
 
   Buffer<A> rho(N);
+  Buffer<Factors<A>> middle(N), final(N);  // scales of y and of x in all steps but the last, and in that
   Buffer<T> work(a.u ? 0 : 3 * N * max_ld);
   Buffer<A> partial(2 * max_ld * HubPieces{a.g}.count());
   if (a.u) prefer_huge_pages(a.u, size_t(a.K) * N * all_slices.padded_width() * sizeof(T));
 
   Step<T> step;
   step.g = a.g;
-  step.ld = max_ld;
-  choose_order(step);
   step.partial = partial.get();
+  choose_order(step, max_ld);
   RowSplit split;
-  split_rows(a.g, step.sorted, useful_threads(a.threads, (a.g.E + kRowCost * N) * max_ld), split);
+  const int threads = useful_threads(a.threads, (a.g.E + kRowCost * N) * max_ld);
 
-#pragma omp parallel num_threads(split.threads) firstprivate(step)
+#pragma omp parallel num_threads(threads) firstprivate(step)
   {
+    split_rows(a.g, step.sorted, split);
     int64_t begin, end;
     even_share(N, begin, end);
     for (int64_t i = begin; i < end; ++i) rho.get()[i] = rho_of<A>(a.g, i);
+    A* b = static_cast<A*>(a.b);
     if (a.c) {
       for (int64_t r = 0; r < a.RC; ++r) {
-        const int64_t bad = node_step_sizes<A>(a, r, b, begin, end);
+        const int64_t bad = node_step_sizes<A>(a.g, static_cast<const A*>(a.c) + r * N, b + r * N, begin, end);
         if (a.check && bad >= 0) {
 #pragma omp critical
           a.bad_c = a.bad_c < 0 || bad < a.bad_c ? bad : a.bad_c;
@@ -76,28 +73,23 @@ void ada_propagate_forward(AdaPropagateForward& a) {
     T* s = static_cast<T*>(a.s);
     for (int64_t number = 0; number < slices && a.bad_c < 0; ++number) {
       const Slice slice = all_slices.at(number);
-      const int64_t table_size = N * slice.ld, column = a.RC > 1 ? slice.r : 0;
-      step.ld = slice.ld;
-      const StepRun<T> run =
-          a.c ? step_kernel<T, Weighting::kNode, Epilogue::kForward>(a.g, slice.width)
-              : step_kernel<T, Weighting::kUnit, Epilogue::kForward>(a.g, slice.width);
-      if (a.c) step.c = {static_cast<const A*>(a.c) + column, a.RC, 1};
-      step.agg = {b + column, a.RC, a.c ? A(1) : A(2 * a.c_value)};
-      step.skip = {b + column, a.RC, 2};
-      step.left = {rho.get(), 1, 1};
-
+      const int64_t table_size = N * slice.ld, replica = a.RC > 1 ? slice.r * N : 0;
+      const StepRun<T> run = a.c ? step_kernel<T, Weighting::kNode, Epilogue::kForward>(a.g, slice.width)
+                                 : step_kernel<T, Weighting::kUnit, Epilogue::kForward>(a.g, slice.width);
+      if (a.c) step.c = static_cast<const A*>(a.c) + replica;
       T* first = u ? u : work.get();
-      fill_table(first, slice, x, ldx, step.left, begin, end);
+      fill_table(first, slice, x, ldx, Coef<A>{rho.get(), 1}, begin, end);
+      for (int64_t i = begin; i < end; ++i) {
+        const A rho_i = rho.get()[i], b_i = b[replica + i], agg = a.c ? b_i : A(2 * a.c_value) * b_i;
+        middle.get()[i] = {agg * rho_i * rho_i, 2 * b_i};
+        final.get()[i] = {agg * rho_i, 2 * b_i};
+      }
 #pragma omp barrier
       for (int64_t k = 0; k < a.K; ++k) {
         const bool last = k == a.K - 1;
-        if (u) {
-          step.table = u + k * table_size;
-        } else {
-          step.table = k == 0 ? first : first + (1 + (k - 1) % 2) * table_size;
-        }
+        step.table = first + (u ? k : k == 0 ? 0 : 1 + (k - 1) % 2) * table_size;
         step.sums = s ? s + k * table_size : nullptr;
-        step.right = last ? Coef<A>{} : step.left;
+        step.factors = last ? final.get() : middle.get();
         step.width = last ? slice.width : slice.ld;
         step.x = last ? x + slice.first : first;
         step.ldx = last ? ldx : slice.ld;
@@ -118,64 +110,63 @@ void ada_propagate_backward(const AdaPropagateBackward& a) {
   const int64_t N = a.g.N, ldx = a.R * a.D, slices = all_slices.count();
   const int max_ld = all_slices.max_ld();
   const T* grad_h = static_cast<const T*>(a.grad_h);
-  const A* b = static_cast<const A*>(a.b);
   A* grad_x = static_cast<A*>(a.grad_x);
   A* grad_c = static_cast<A*>(a.grad_c);
 
-  Buffer<A> rho(N);
+  Buffer<Factors<A>> factors(N);  // rho, b
   Buffer<A> grad_b(grad_c ? N * a.RC : 0);
   const bool gather_s = grad_c && !a.s;
+  Buffer<Factors<A>> ones(gather_s ? N : 0);
   Buffer<T> work((gather_s ? 3 : 2) * N * max_ld);
   Buffer<A> partial(2 * max_ld * HubPieces{a.g}.count());
 
   Step<T> step;
   step.g = a.g;
-  step.ld = max_ld;
-  choose_order(step);
   step.partial = partial.get();
+  choose_order(step, max_ld);
   RowSplit split;
-  split_rows(a.g, step.sorted, useful_threads(a.threads, (a.g.E + kRowCost * N) * max_ld), split);
+  const int threads = useful_threads(a.threads, (a.g.E + kRowCost * N) * max_ld);
 
-#pragma omp parallel num_threads(split.threads) firstprivate(step)
+#pragma omp parallel num_threads(threads) firstprivate(step)
   {
+    split_rows(a.g, step.sorted, split);
     int64_t begin, end;
     even_share(N, begin, end);
-    for (int64_t i = begin; i < end; ++i) rho.get()[i] = rho_of<A>(a.g, i);
-    if (grad_c) {
-      for (int64_t k = begin * a.RC; k < end * a.RC; ++k) grad_c[k] = grad_b.get()[k] = 0;
+    for (int64_t i = begin; i < end; ++i) {
+      factors.get()[i].first = rho_of<A>(a.g, i);
+      if (gather_s) ones.get()[i] = {1, 0};
+      for (int64_t r = 0; grad_c && r < a.RC; ++r) grad_c[r * N + i] = grad_b.get()[r * N + i] = 0;
     }
     const T* u = static_cast<const T*>(a.u);
     const T* s = static_cast<const T*>(a.s);
-    step.rho = {rho.get(), 1, 1};
+    step.factors = factors.get();
+    step.ldg = ldx;
     for (int64_t number = 0; number < slices; ++number) {
       const Slice slice = all_slices.at(number);
-      const int64_t table_size = N * slice.ld, column = a.RC > 1 ? slice.r : 0;
-      step.ld = slice.ld;
+      const int64_t table_size = N * slice.ld, replica = a.RC > 1 ? slice.r * N : 0;
       step.width = slice.width;
-      step.c = {static_cast<const A*>(a.c) + column, a.RC, 1};
-      step.b = {b + column, a.RC, 1};
-      step.ldc = a.RC;
-      step.ldg = ldx;
-      step.grad_c = grad_c ? grad_c + column : nullptr;
-      step.grad_b = grad_c ? grad_b.get() + column : nullptr;
+      step.c = static_cast<const A*>(a.c) + replica;
+      step.grad_c = grad_c ? grad_c + replica : nullptr;
+      step.grad_b = grad_c ? grad_b.get() + replica : nullptr;
       step.grad_x = grad_x ? grad_x + slice.first : nullptr;
 
       // the last step's own terms: v = rho b G, 2 b G for x, b <G, H_K> for b
       T* tables[2] = {work.get(), work.get() + table_size};
       T* sums = work.get() + 2 * table_size;
       for (int64_t i = begin; i < end; ++i) {
-        const A b_i = b[i * a.RC + column], to_v = rho.get()[i] * b_i;
-        const int64_t at = i * ldx + slice.first;
         using V = vec_t<A, kBlock>;
+        const A b_i = static_cast<const A*>(a.b)[replica + i], to_v = factors.get()[i].first * b_i;
+        factors.get()[i].second = b_i;
+        const int64_t at = i * ldx + slice.first;
         V dot{};
-        for_columns(slice, [&](int d, int columns, int stored) {
+        for_columns(slice, [&](int d, const Tail<kBlock>& columns, const Tail<kBlock>& stored) {
           const V g = load_first<kBlock>(grad_h + at + d, columns);
           store_first<kBlock>(tables[0] + i * slice.ld + d, to_v * g, stored);
           if (grad_x) store_first<kBlock>(grad_x + at + d, 2 * b_i * g, columns);
           if (grad_c) dot += g * load_first<kBlock>(static_cast<const T*>(a.h) + at + d, columns);
         });
         // without neighbours b is 1/2 whatever c is
-        if (grad_c && a.g.degree[i] > 0) step.grad_b[i * a.RC] += b_i * sum_lanes<A, kBlock>(dot);
+        if (grad_c && a.g.degree[i] > 0) step.grad_b[i] += b_i * sum_lanes<A, kBlock>(dot);
       }
 #pragma omp barrier
       const StepRun<T> run = step_kernel<T, Weighting::kNode, Epilogue::kBackward>(a.g, slice.width);
@@ -185,6 +176,7 @@ void ada_propagate_backward(const AdaPropagateBackward& a) {
           Step<T> again = step;
           again.width = slice.ld;
           again.table = u_k;
+          again.factors = ones.get();
           again.out = sums;
           again.ldo = slice.ld;
           run_step(step_kernel<T, Weighting::kUnit, Epilogue::kForward>(a.g, slice.width), again, split);
@@ -201,24 +193,20 @@ void ada_propagate_backward(const AdaPropagateBackward& a) {
       if (s) s += a.K * table_size;
     }
     // (G3): dC_i -= e_i + sum_j a_ij e_j / d_j, with grad_b holding e / d
-    if (grad_c) {
+    for (int64_t r = 0; grad_c && r < a.RC; ++r) {
+      A* share = grad_b.get() + r * N;
       for (int64_t i = begin; i < end; ++i) {
-        const A degree = degree_of<A>(a.g, i);
-        for (int64_t r = 0; r < a.RC && degree > 0; ++r) {
-          grad_c[i * a.RC + r] -= grad_b.get()[i * a.RC + r];
-          grad_b.get()[i * a.RC + r] /= degree;
-        }
+        if (a.g.degree[i] <= 0) continue;
+        grad_c[r * N + i] -= share[i];
+        share[i] /= degree_of<A>(a.g, i);
       }
 #pragma omp barrier
-      for (int64_t r = 0; r < a.RC; ++r) {
-        const A* share = grad_b.get() + r;
-        for (int64_t i = begin; i < end; ++i) {
-          A sum = 0;
-          for (int64_t e = a.g.rowptr[i]; e < a.g.rowptr[i + 1]; ++e) {
-            sum += (a.g.weight ? A(a.g.weight[e]) : A(1)) * share[a.g.col[e] * a.RC];
-          }
-          grad_c[i * a.RC + r] -= sum;
+      for (int64_t i = begin; i < end; ++i) {
+        A sum = 0;
+        for (int64_t e = a.g.rowptr[i]; e < a.g.rowptr[i + 1]; ++e) {
+          sum += (a.g.weight ? A(a.g.weight[e]) : A(1)) * share[a.g.col[e]];
         }
+        grad_c[r * N + i] -= sum;
       }
     }
   }

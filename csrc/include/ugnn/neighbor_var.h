@@ -21,8 +21,9 @@ struct NeighborVarKernel {
   using A = acc_t<T>;
   using V = vec_t<A, kLanes>;
 
-  static UGNN_INLINE int lanes(const Slice& slice, int v) {
-    return v < kVecs - 1 ? kLanes : slice.width - (kVecs - 1) * kLanes;
+  // lanes of vector v that are columns: all but in the last one
+  static UGNN_INLINE Tail<kLanes> lanes(const Slice& slice, int v) {
+    return Tail<kLanes>(v < kVecs - 1 ? kLanes : slice.width - (kVecs - 1) * kLanes);
   }
 
   // table [N, slice.ld]; logits [N, R] += <stat_i, weight>
@@ -67,7 +68,7 @@ struct NeighborVarKernel {
       V dot{};
       UGNN_UNROLL
       for (int v = 0; v < kVecs; ++v) {
-        const int n = lanes(slice, v);
+        const Tail<kLanes> n = lanes(slice, v);
         const int64_t at = i * ldx + slice.first + v * kLanes;
         if (a.mean) store_first<kLanes>(static_cast<A*>(a.mean) + at, mean[v], n);
         if (a.var) store_first<kLanes>(static_cast<T*>(a.var) + at, var[v], n);
@@ -117,9 +118,10 @@ void neighbor_stat(const NeighborStat& a) {
   const bool x_is_table = slices == 1 && padded(int(a.D)) == a.D;
   Buffer<T> work(x_is_table ? 0 : N * max_ld);
   RowSplit split;
-  split_rows(a.g, false, useful_threads(a.threads, (a.g.E + kRowCost * N) * max_ld), split);
-#pragma omp parallel num_threads(split.threads)
+  const int threads = useful_threads(a.threads, (a.g.E + kRowCost * N) * max_ld);
+#pragma omp parallel num_threads(threads)
   {
+    split_rows(a.g, false, split);
     int64_t begin, end;
     even_share(N, begin, end);
     const int thread = omp_get_thread_num();
@@ -154,9 +156,10 @@ void neighbor_var_backward(const NeighborVarBackward& a) {
   const int max_ld = all_slices.max_ld();
   Buffer<A> work(2 * N * max_ld);
   RowSplit split;
-  split_rows(a.g, false, useful_threads(a.threads, (a.g.E + kRowCost * N) * max_ld), split);
-#pragma omp parallel num_threads(split.threads)
+  const int threads = useful_threads(a.threads, (a.g.E + kRowCost * N) * max_ld);
+#pragma omp parallel num_threads(threads)
   {
+    split_rows(a.g, false, split);
     int64_t begin, end;
     even_share(N, begin, end);
     const int thread = omp_get_thread_num();
@@ -167,7 +170,7 @@ void neighbor_var_backward(const NeighborVarBackward& a) {
         const A* grad = static_cast<const A*>(a.grad) + i * ldx + slice.first;
         const A* mean = static_cast<const A*>(a.mean) + i * ldx + slice.first;
         A* row = work.get() + i * 2 * slice.ld;
-        for_columns(slice, [&](int d, int columns, int stored) {
+        for_columns(slice, [&](int d, const Tail<kBlock>& columns, const Tail<kBlock>& stored) {
           store_first<kBlock>(row + d, scale * load_first<kBlock>(grad + d, columns), stored);
           store_first<kBlock>(row + slice.ld + d, load_first<kBlock>(mean + d, columns), stored);
         });

@@ -3,7 +3,8 @@
 
 #include <cmath>
 
-#include "ugnn/ada_propagate.h"
+#include "ugnn/ops.h"
+#include "ugnn/slices.h"
 
 namespace ugnn {
 namespace UGNN_ISA {
@@ -11,9 +12,10 @@ namespace UGNN_ISA {
 // share of labelled neighbours, the node itself not counted, that carry the node's label
 inline void local_smoothness(const LocalSmoothness& a) {
   RowSplit split;
-  split_rows(a.g, false, useful_threads(a.threads, a.g.E), split);
-#pragma omp parallel num_threads(split.threads)
+  const int threads = useful_threads(a.threads, a.g.E);
+#pragma omp parallel num_threads(threads)
   {
+    split_rows(a.g, false, split);
     const int thread = omp_get_thread_num();
     for (int64_t i = split.bound[thread]; i < split.bound[thread + 1]; ++i) {
       int64_t same = 0, labelled = 0;
@@ -61,9 +63,10 @@ void denoising_energy(const DenoisingEnergy& a) {
   // rounding rho f to a 16-bit type would drown small differences
   Buffer<A> table(N * max_ld);
   RowSplit split;
-  split_rows(a.g, false, useful_threads(a.threads, (a.g.E + kRowCost * N) * max_ld), split);
-#pragma omp parallel num_threads(split.threads)
+  const int threads = useful_threads(a.threads, (a.g.E + kRowCost * N) * max_ld);
+#pragma omp parallel num_threads(threads)
   {
+    split_rows(a.g, false, split);
     int64_t begin, end;
     even_share(N, begin, end);
     const int thread = omp_get_thread_num();
@@ -73,7 +76,7 @@ void denoising_energy(const DenoisingEnergy& a) {
       const Slice slice = all_slices.at(number);
       for (int64_t i = begin; i < end; ++i) {
         const T* f = static_cast<const T*>(a.f) + i * a.R * a.D + slice.first;
-        for_columns(slice, [&](int d, int columns, int stored) {
+        for_columns(slice, [&](int d, const Tail<kBlock>& columns, const Tail<kBlock>& stored) {
           store_first<kBlock>(table.get() + i * slice.ld + d, rho.get()[i] * load_first<kBlock>(f + d, columns),
                               stored);
         });

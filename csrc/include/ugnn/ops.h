@@ -25,15 +25,15 @@ struct AdaPropagateForward {
   int threads;
   int64_t R, D, K;
   const void* x;   // T [N, R, D]
-  const void* c;   // A [N, RC], RC = 1 or R; null: c_value everywhere
+  const void* c;   // A [RC, N], RC = 1 or R; null: c_value everywhere
   double c_value;
   int64_t RC;
   bool check;      // look for c < 0, infinity and NaN
   void* h;         // T [N, R, D], result
-  void* b;         // A [N, RC], result
+  void* b;         // A [RC, N], result
   void* u;         // T, K tables a slice, kept for backward; null: not wanted
   void* s;         // T, K tables a slice, kept for backward; null: not wanted
-  int64_t bad_c = -1;  // result: index into c of such a value
+  int64_t bad_c = -1;  // result: a node with such a value
 };
 
 struct AdaPropagateBackward {
@@ -43,13 +43,13 @@ struct AdaPropagateBackward {
   int64_t R, D, K;
   const void* grad_h;  // T [N, R, D]
   const void* h;       // T [N, R, D], result of forward; null without grad_c
-  const void* c;       // A [N, RC]
+  const void* c;       // A [RC, N]
   int64_t RC;
-  const void* b;       // A [N, RC]
+  const void* b;       // A [RC, N]
   const void* u;       // T, as kept by forward; null without grad_c
   const void* s;       // T, as kept by forward; null: gathered again from u
   void* grad_x;        // A [N, R, D], result; null: not wanted
-  void* grad_c;        // A [N, RC], result; null: not wanted
+  void* grad_c;        // A [RC, N], result; null: not wanted
 };
 
 enum class Norm : int { kNone = 0, kSym = 1, kRow = 2, kGiven = 3 };
@@ -60,7 +60,7 @@ struct PropagateForward {
   int threads;
   int64_t R, D, K;
   const void* x;  // T [N, R, D]
-  const void* c;  // A [N, RC]: W = c_i + c_j
+  const void* c;  // A [RC, N], RC = 1 or R: W = c_i + c_j
   int64_t RC;
   const void* edge;        // A [E]: W = e_ij; with c null too: W = 1
   const int64_t* reverse;  // [E]: e_ji in place of e_ij

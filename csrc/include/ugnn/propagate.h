@@ -1,16 +1,31 @@
 // K steps of H <- clamp(keep H + agg left (A o W) right H + skip X + prev H_prev).
 #pragma once
 
-#include "ugnn/ada_propagate.h"
+#include "ugnn/ops.h"
+#include "ugnn/slices.h"
 
 namespace ugnn {
 namespace UGNN_ISA {
 
+// The value of a coefficient at step k for node i.
 template <class A>
-Coef<A> coef_at(const CoefView& view, int64_t k) {
-  if (!view.values) return {nullptr, 0, A(view.scale)};
-  return {static_cast<const A*>(view.values) + k * view.step_stride, view.row_stride, A(view.scale)};
-}
+struct StepCoef {
+  const A* values;
+  int64_t row_stride;
+  A scale;
+
+  StepCoef(const CoefView& view, int64_t k)
+      : values(view.values ? static_cast<const A*>(view.values) + k * view.step_stride : nullptr),
+        row_stride(view.row_stride),
+        scale(A(view.scale)) {}
+  UGNN_INLINE A at(int64_t i) const { return values ? scale * values[i * row_stride] : scale; }
+  // the same for the step kernel, which wants one value a node or one for all
+  Coef<A> coef() const {
+    if (!values) return {nullptr, scale};
+    if (row_stride == 0) return {nullptr, scale * values[0]};
+    return {values, scale};
+  }
+};
 
 inline bool is_zero(const CoefView& view) { return view.scale == 0; }
 
@@ -39,10 +54,10 @@ void propagate_forward(const PropagateForward& a) {
   Buffer<A> scale(a.norm == Norm::kSym || a.norm == Norm::kRow ? N : 0);
   Coef<A> left, right;
   if (a.norm == Norm::kGiven) {
-    if (a.left) left = {static_cast<const A*>(a.left), 1, 1};
-    if (a.right) right = {static_cast<const A*>(a.right), 1, 1};
+    if (a.left) left = {static_cast<const A*>(a.left), 1};
+    if (a.right) right = {static_cast<const A*>(a.right), 1};
   } else if (a.norm != Norm::kNone) {
-    left = {scale.get(), 1, 1};
+    left = {scale.get(), 1};
     if (a.norm == Norm::kSym) right = left;
   }
   // x itself is the first table when nothing has to be scaled or padded
@@ -50,24 +65,26 @@ void propagate_forward(const PropagateForward& a) {
   // [first table], two tables in turn, H of the last one or two steps
   const int own_h = !general || a.all ? 0 : has_prev ? 2 : has_keep ? 1 : 0;
   Buffer<T> work((a.K > 1 || !x_is_table ? 3 + own_h : 0) * N * max_ld);
+  Buffer<Factors<A>> factors(N);
+  const bool per_step = a.agg.step_stride || a.skip.step_stride;
   Buffer<A> partial(2 * max_ld * HubPieces{a.g}.count());
 
   Step<T> step;
   step.g = a.g;
-  step.ld = max_ld;
-  choose_order(step);
+  choose_order(step, max_ld);
   step.partial = partial.get();
+  step.factors = factors.get();
   step.edge = static_cast<const A*>(a.edge);
   step.reverse = a.reverse;
-  step.left = left;
   step.clamped = a.clamped;
   step.lo = A(a.lo);
   step.hi = A(a.hi);
   RowSplit split;
-  split_rows(a.g, step.sorted, useful_threads(a.threads, (a.g.E + kRowCost * N) * max_ld), split);
+  const int threads = useful_threads(a.threads, (a.g.E + kRowCost * N) * max_ld);
 
-#pragma omp parallel num_threads(split.threads) firstprivate(step)
+#pragma omp parallel num_threads(threads) firstprivate(step)
   {
+    split_rows(a.g, step.sorted, split);
     int64_t begin, end;
     even_share(N, begin, end);
     if (scale.get()) {
@@ -80,8 +97,7 @@ void propagate_forward(const PropagateForward& a) {
     for (int64_t number = 0; number < slices; ++number) {
       const Slice slice = all_slices.at(number);
       const int64_t table_size = N * slice.ld, slab = N * ldx;
-      step.ld = slice.ld;
-      if (a.c) step.c = {static_cast<const A*>(a.c) + (a.RC > 1 ? slice.r : 0), a.RC, 1};
+      if (a.c) step.c = static_cast<const A*>(a.c) + (a.RC > 1 ? slice.r * N : 0);
       const StepRun<T> run = propagate_kernel<T>(a, general, slice.width);
       T* tables = work.get() + table_size;
       T* own = work.get() + 3 * table_size;
@@ -91,22 +107,26 @@ void propagate_forward(const PropagateForward& a) {
       if (total) {
         const A gamma = static_cast<const A*>(a.gamma)[0];
         for (int64_t i = begin; i < end; ++i) {
-          for_columns(slice, [&](int d, int columns, int) {
+          for_columns(slice, [&](int d, const Tail<kBlock>& columns, const Tail<kBlock>&) {
             store_first<kBlock>(total + i * ldx + d,
                                 gamma * load_first<kBlock>(x + i * ldx + slice.first + d, columns), columns);
           });
         }
       }
-#pragma omp barrier
       for (int64_t k = 0; k < a.K; ++k) {
         const bool last = k == a.K - 1;
+        // they change with the step if a coefficient does, and when H is wanted in place of u = right H
+        if (k == 0 || per_step || (last && !general)) {
+          const StepCoef<A> agg(a.agg, k), skip(a.skip, k);
+          for (int64_t i = begin; i < end; ++i) {
+            const A fold = general || last ? A(1) : right.at(i);
+            factors.get()[i] = {agg.at(i) * left.at(i) * fold, skip.at(i)};
+          }
+#pragma omp barrier
+        }
         T* next = last ? nullptr : tables + k % 2 * table_size;
         step.table = k == 0 ? first : tables + (k - 1) % 2 * table_size;
-        step.agg = coef_at<A>(a.agg, k);
-        step.skip = coef_at<A>(a.skip, k);
-        step.right = right;
         if (!general) {
-          if (last) step.right = Coef<A>{};
           step.width = last ? slice.width : slice.ld;
           if (has_skip) step.x = last ? x + slice.first : first;
           step.ldx = last ? ldx : slice.ld;
@@ -122,10 +142,11 @@ void propagate_forward(const PropagateForward& a) {
           step.width = slice.width;
           step.x = has_skip ? x + slice.first : nullptr;
           step.ldx = ldx;
-          step.keep = coef_at<A>(a.keep, k);
+          step.right = right;
+          step.keep = StepCoef<A>(a.keep, k).coef();
           step.h = !has_keep ? nullptr : k == 0 ? x + slice.first : h_at(k);
           step.ldh = k == 0 ? ldx : ldh;
-          step.prev = coef_at<A>(a.prev, k);
+          step.prev = StepCoef<A>(a.prev, k).coef();
           step.h_prev = !has_prev || k == 0 ? nullptr : k == 1 ? x + slice.first : h_at(k - 1);
           step.ldp = k == 1 ? ldx : ldh;
           step.out = all || (own_h && !last) ? h_at(k + 1) : nullptr;

@@ -1,4 +1,5 @@
-// How a row of columns is held in registers: kVecs vectors of kLanes values, chosen once for a width.
+// How a row of columns is held in registers: kVecs vectors of kLanes values, chosen once for a width. Only the last
+// vector may have lanes that are no columns; the compiler splits vectors that are wider than the CPU's.
 #pragma once
 
 namespace ugnn {
@@ -50,8 +51,8 @@ auto for_wide_shape(int ld, Body body) {
   if (ld == 40) return body(Shape<8, 5>{});
   return body(Shape<8, 6>{});
 #else
-  if (ld == 8) return body(Shape<4, 2>{});
-  return body(Shape<4, 4>{});
+  if (ld == 8) return body(Shape<8, 1>{});
+  return body(Shape<8, 2>{});
 #endif
 }
 

@@ -78,9 +78,9 @@ class Buffer {
 // Rows by length keep the branch predictor right while a table is in the second-level cache. Beyond that, natural
 // order with neighbour rows fetched ahead wins (docs/performance.md).
 template <class T>
-void choose_order(Step<T>& step) {
+void choose_order(Step<T>& step, int ld) {
   constexpr int64_t kCacheBytes = 1 << 20;
-  const bool cached = step.g.N * step.ld * int64_t(sizeof(T)) <= kCacheBytes;
+  const bool cached = step.g.N * ld * int64_t(sizeof(T)) <= kCacheBytes;
   step.sorted = cached;
   step.prefetch = cached ? 0 : 32;
 }
@@ -122,14 +122,14 @@ void run_step(StepRun<T> run, const Step<T>& step, const RowSplit& split) {
 #pragma omp barrier
 }
 
-// Calls body(d, columns, stored) for blocks of kBlock columns of a row: how many of them are columns of x, and how
-// many are stored in a table, zeros included.
+// Calls body(d, columns, stored) for blocks of kBlock columns of a row: which of them are columns of x, and which are
+// stored in a table, zeros included.
 constexpr int kBlock = 8;
 template <class Body>
 UGNN_INLINE void for_columns(const Slice& slice, Body body) {
   for (int d = 0; d < slice.ld; d += kBlock) {
     const int columns = slice.width - d, stored = slice.ld - d;
-    body(d, columns < kBlock ? columns : kBlock, stored < kBlock ? stored : kBlock);
+    body(d, Tail<kBlock>(columns < kBlock ? columns : kBlock), Tail<kBlock>(stored < kBlock ? stored : kBlock));
   }
 }
 
@@ -141,7 +141,7 @@ void fill_table(T* table, const Slice& slice, const T* x, int64_t ldx, Coef<acc_
     const T* from = x + i * ldx + slice.first;
     T* to = table + i * slice.ld;
     const acc_t<T> factor = scale.at(i);
-    for_columns(slice, [&](int d, int columns, int stored) {
+    for_columns(slice, [&](int d, const Tail<kBlock>& columns, const Tail<kBlock>& stored) {
       store_first<kBlock>(to + d, factor * load_first<kBlock>(from + d, columns), stored);
     });
   }

@@ -37,7 +37,7 @@ inline int64_t row_at(const Csr& g, bool sorted, int64_t position) {
   return sorted ? g.order[position] : position;
 }
 
-inline void split_rows(const Csr& g, bool sorted, int threads, RowSplit& split) {
+inline void split_rows_among(int threads, const Csr& g, bool sorted, RowSplit& split) {
   split.threads = threads;
   const int64_t hub_len = hub_length(g.E);
   int64_t hub_entries = 0;
@@ -64,6 +64,12 @@ inline void split_rows(const Csr& g, bool sorted, int threads, RowSplit& split) 
     done += cost;
   }
   for (; t <= threads; ++t) split.bound[t] = g.N;
+}
+
+// Called by every thread of a parallel region: the team may be smaller than was asked for.
+inline void split_rows(const Csr& g, bool sorted, RowSplit& split) {
+#pragma omp single
+  split_rows_among(omp_get_num_threads(), g, sorted, split);
 }
 
 // Pieces of hub rows, numbered through.

@@ -100,63 +100,76 @@ UGNN_INLINE void store(T* p, vec_t<acc_t<T>, kLanes> v) {
   }
 }
 
-// ---- the first n lanes of a vector; the others read as zero and are not written
+// ---- the first n lanes of a vector; the others read as zero and are not written. A Tail is made once for many rows.
+#if defined(__AVX512VL__)
+template <int kLanes>
+struct Tail {
+  explicit Tail(int n) : n(n), mask((1u << n) - 1) {}
+  int n;
+  unsigned mask;
+};
+#elif defined(__AVX2__)
+template <int kLanes>
+struct Tail {
+  explicit Tail(int n) : n(n), mask(vec_t<int, 8>{} + n > vec_t<int, 8>{0, 1, 2, 3, 4, 5, 6, 7}) {}
+  int n;
+  vec_t<int, 8> mask;
+};
+#else
+template <int kLanes>
+struct Tail {
+  explicit Tail(int n) : n(n) {}
+  int n;
+};
+#endif
+
 template <int kLanes, class T>
-UGNN_INLINE vec_t<acc_t<T>, kLanes> load_first(const T* p, int n) {
-  if (n == kLanes) return load<kLanes>(p);
+UGNN_INLINE vec_t<acc_t<T>, kLanes> load_first(const T* p, const Tail<kLanes>& tail) {
+#if defined(__AVX512VL__)
+  if constexpr (std::is_same_v<T, float> && kLanes == 16)
+    return (vec_t<float, 16>)_mm512_maskz_loadu_ps(__mmask16(tail.mask), p);
+  if constexpr (std::is_same_v<T, float> && kLanes == 8)
+    return (vec_t<float, 8>)_mm256_maskz_loadu_ps(__mmask8(tail.mask), p);
+  if constexpr (std::is_same_v<T, float> && kLanes == 4)
+    return (vec_t<float, 4>)_mm_maskz_loadu_ps(__mmask8(tail.mask), p);
+#endif
+  if (tail.n == kLanes) return load<kLanes>(p);
+#if defined(__AVX2__) && !defined(__AVX512VL__)
+  if constexpr (std::is_same_v<T, float> && kLanes == 8)
+    return (vec_t<float, 8>)_mm256_maskload_ps(p, (__m256i)tail.mask);
+  if constexpr (std::is_same_v<T, float> && kLanes == 4)
+    return (vec_t<float, 4>)_mm_maskload_ps(p, _mm256_castsi256_si128((__m256i)tail.mask));
+#endif
   if constexpr (kLanes == 1) {
     return 0;
   } else {
-#if defined(__AVX512VL__)
-    if constexpr (std::is_same_v<T, float> && kLanes == 16)
-      return (vec_t<float, 16>)_mm512_maskz_loadu_ps(__mmask16((1u << n) - 1), p);
-    if constexpr (std::is_same_v<T, float> && kLanes == 8)
-      return (vec_t<float, 8>)_mm256_maskz_loadu_ps(__mmask8((1u << n) - 1), p);
-    if constexpr (std::is_same_v<T, float> && kLanes == 4)
-      return (vec_t<float, 4>)_mm_maskz_loadu_ps(__mmask8((1u << n) - 1), p);
-#elif defined(__AVX2__)
-    if constexpr (std::is_same_v<T, float> && kLanes == 8) {
-      const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
-      return (vec_t<float, 8>)_mm256_maskload_ps(p, _mm256_cmpgt_epi32(_mm256_set1_epi32(n), lane));
-    }
-    if constexpr (std::is_same_v<T, float> && kLanes == 4) {
-      const __m128i lane = _mm_setr_epi32(0, 1, 2, 3);
-      return (vec_t<float, 4>)_mm_maskload_ps(p, _mm_cmpgt_epi32(_mm_set1_epi32(n), lane));
-    }
-#endif
     T lanes[kLanes] = {};
-    for (int l = 0; l < n; ++l) lanes[l] = p[l];
+    for (int l = 0; l < tail.n; ++l) lanes[l] = p[l];
     return load<kLanes>(lanes);
   }
 }
 
 template <int kLanes, class T>
-UGNN_INLINE void store_first(T* p, vec_t<acc_t<T>, kLanes> v, int n) {
-  if (n == kLanes) {
-    store<kLanes>(p, v);
-    return;
-  }
-  if constexpr (kLanes > 1) {
+UGNN_INLINE void store_first(T* p, vec_t<acc_t<T>, kLanes> v, const Tail<kLanes>& tail) {
 #if defined(__AVX512VL__)
-    if constexpr (std::is_same_v<T, float> && kLanes == 16)
-      return _mm512_mask_storeu_ps(p, __mmask16((1u << n) - 1), (__m512)v);
-    if constexpr (std::is_same_v<T, float> && kLanes == 8)
-      return _mm256_mask_storeu_ps(p, __mmask8((1u << n) - 1), (__m256)v);
-    if constexpr (std::is_same_v<T, float> && kLanes == 4)
-      return _mm_mask_storeu_ps(p, __mmask8((1u << n) - 1), (__m128)v);
-#elif defined(__AVX2__)
-    if constexpr (std::is_same_v<T, float> && kLanes == 8) {
-      const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
-      return _mm256_maskstore_ps(p, _mm256_cmpgt_epi32(_mm256_set1_epi32(n), lane), (__m256)v);
-    }
-    if constexpr (std::is_same_v<T, float> && kLanes == 4) {
-      const __m128i lane = _mm_setr_epi32(0, 1, 2, 3);
-      return _mm_maskstore_ps(p, _mm_cmpgt_epi32(_mm_set1_epi32(n), lane), (__m128)v);
-    }
+  if constexpr (std::is_same_v<T, float> && kLanes == 16)
+    return _mm512_mask_storeu_ps(p, __mmask16(tail.mask), (__m512)v);
+  if constexpr (std::is_same_v<T, float> && kLanes == 8)
+    return _mm256_mask_storeu_ps(p, __mmask8(tail.mask), (__m256)v);
+  if constexpr (std::is_same_v<T, float> && kLanes == 4)
+    return _mm_mask_storeu_ps(p, __mmask8(tail.mask), (__m128)v);
 #endif
+  if (tail.n == kLanes) return store<kLanes>(p, v);
+#if defined(__AVX2__) && !defined(__AVX512VL__)
+  if constexpr (std::is_same_v<T, float> && kLanes == 8)
+    return _mm256_maskstore_ps(p, (__m256i)tail.mask, (__m256)v);
+  if constexpr (std::is_same_v<T, float> && kLanes == 4)
+    return _mm_maskstore_ps(p, _mm256_castsi256_si128((__m256i)tail.mask), (__m128)v);
+#endif
+  if constexpr (kLanes > 1) {
     T lanes[kLanes];
     store<kLanes>(lanes, v);
-    for (int l = 0; l < n; ++l) p[l] = lanes[l];
+    for (int l = 0; l < tail.n; ++l) p[l] = lanes[l];
   }
 }
 

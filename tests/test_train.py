@@ -1,0 +1,313 @@
+"""The trainer: its protocol, its bookkeeping, and the reports it leaves."""
+
+import csv
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import ugnn_fast as uf
+from ugnn_fast import experiments
+from ugnn_fast.experiments import Epoch, Settings, TrainResult, settings_for, train
+from ugnn_fast.experiments.report import best_run, load_checkpoint, metrics, write_report
+from ugnn_fast.experiments.train import _fit, correlation
+
+SHORT = dataclasses.replace(settings_for("cora"), epochs=5)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    """Training on Cora is many short calls: on a busy machine two threads mostly wait for each other."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def cora():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("UGNN_DATA", raising=False)
+        return uf.datasets.load("cora")
+
+
+@pytest.fixture(scope="module")
+def runs(cora):
+    """Two short runs, with what progress was told of them."""
+    told = []
+    return [train(cora, settings=SHORT, seed=seed, progress=told.append) for seed in (0, 1)], told
+
+
+def without_times(history):
+    return [epoch._replace(seconds=0) for epoch in history]
+
+
+def test_settings_are_those_of_the_paper():
+    assert settings_for("cora") == Settings(16, 5e-4, 0.8, 10, 0.05, 9, False, 400)
+    assert settings_for("amazon_photo") == Settings(64, 5e-5, 0.2, 5, 0.01, 19, True, 400)
+    assert settings_for("my_own") == settings_for("cora")
+
+
+@pytest.mark.parametrize(
+    "name, value",
+    [
+        ("hidden", 0),
+        ("weight_decay", -1.0),
+        ("dropout", 1.0),
+        ("steps", -1),
+        ("lr", 0.0),
+        ("s", -1.0),
+        ("epochs", 0),
+    ],
+)
+def test_bad_settings(name, value):
+    with pytest.raises(ValueError, match=f"{name} must be .*, got {value:g}"):
+        Settings(**{name: value})
+
+
+class Scripted(nn.Module):
+    """Logits without dropout follow a script of validation accuracies; its weight is the number of steps."""
+
+    def __init__(self, val_right):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(()))
+        self.register_buffer("evaluations", torch.tensor(0))
+        self.val_right = val_right
+
+    def forward(self, x, graph):
+        logits = torch.zeros(8, 2)
+        logits[:, 0] = 1  # class 0 for everybody: train nodes right, test nodes as they come
+        if not self.training:
+            right = self.val_right[int(self.evaluations)]
+            logits[2 : 2 + right] = torch.tensor([0.0, 1.0])
+            logits[6, int(self.evaluations) % 2] += 5
+            self.evaluations += 1
+        return logits + self.weight
+
+
+def test_strictly_better_validation_replaces_the_best_epoch():
+    y = torch.tensor([0, 0, 1, 1, 1, 1, 0, 1])
+    nodes = torch.tensor([0, 1]), torch.tensor([2, 3, 4, 5]), torch.tensor([6, 7])
+    network, told = Scripted([1, 3, 2, 3, 3, 0]), []
+    settings = Settings(epochs=6, weight_decay=0.0)
+    history, best, state = _fit(network, None, None, y, nodes, settings, told.append)
+    assert [epoch.epoch for epoch in history] == [1, 2, 3, 4, 5, 6]
+    assert [epoch.val_accuracy for epoch in history] == [0.25, 0.75, 0.5, 0.75, 0.75, 0.0]
+    assert [epoch.train_accuracy for epoch in history] == [1.0] * 6
+    assert [epoch.test_accuracy for epoch in history] == [0.5, 0.0] * 3
+    assert best is history[1]
+    assert state["evaluations"] == 2, "the parameters kept are those of the best epoch"
+    assert network.evaluations == 6, "one evaluation per epoch"
+    assert told == history
+    assert all(epoch.seconds > 0 for epoch in history)
+
+
+def test_result_describes_the_best_epoch(cora, runs):
+    (result, _), _ = runs
+    assert result.best.val_accuracy == max(epoch.val_accuracy for epoch in result.history)
+    assert result.test_accuracy == result.best.test_accuracy
+    assert result.seconds == sum(epoch.seconds for epoch in result.history)
+    assert result.seconds_per_epoch == np.median([epoch.seconds for epoch in result.history])
+    network = experiments.build_model("ada-ugnn", result.in_features, result.classes, SHORT).eval()
+    network.load_state_dict(result.state)
+    x = uf.datasets.row_normalize(cora.x)
+    test = cora.splits[0][2]
+    accuracy = (network(x, cora.graph).argmax(1) == cora.y)[test].double().mean().item()
+    assert accuracy == pytest.approx(result.test_accuracy, abs=1e-12)
+    torch.testing.assert_close(network.smoothness(x, cora.graph), result.c)
+
+
+def test_progress_hears_of_every_epoch(runs):
+    results, told = runs
+    assert told == [epoch for result in results for epoch in result.history]
+    assert isinstance(told[0], Epoch)
+
+
+def test_a_seed_decides_the_run_and_leaves_the_global_generator_alone(cora, runs):
+    (first, second), _ = runs
+    torch.manual_seed(77)
+    expected = torch.rand(3)
+    torch.manual_seed(77)
+    again = train(cora, settings=SHORT, seed=0)
+    assert torch.equal(torch.rand(3), expected)
+    assert without_times(again.history) == without_times(first.history)
+    assert without_times(second.history) != without_times(first.history)
+
+
+def test_features_are_normalised(cora, runs):
+    x = cora.x
+    scaled = torch.sparse_csr_tensor(
+        x.crow_indices(), x.col_indices(), 4 * x.values(), size=x.shape, check_invariants=False
+    )
+    found = train(dataclasses.replace(cora, x=scaled), settings=SHORT, seed=0)
+    assert without_times(found.history) == without_times(runs[0][0].history)
+
+
+def test_weight_decay_is_on_all_parameters(cora):
+    settings = dataclasses.replace(SHORT, epochs=1, weight_decay=1e3, lr=1e-4)
+    torch.manual_seed(0)
+    network = experiments.build_model("ada-ugnn", cora.x.shape[1], cora.num_classes, settings)
+    before = {name: value.detach().clone() for name, value in network.named_parameters()}
+    x = uf.datasets.row_normalize(cora.x)
+    _fit(network, cora.graph, x, cora.y, cora.splits[0], settings, None)
+    # next to such a decay the gradient of the loss is nothing: the step leads towards 0
+    for name, after in network.named_parameters():
+        assert (after.abs() < before[name].abs()).double().mean() > 0.9, name
+
+
+def test_short_training_ends_at_the_loss_of_the_reference(cora):
+    """20 epochs with the kernels, and in a process without them."""
+    settings = dataclasses.replace(SHORT, epochs=20)
+    found = train(cora, settings=settings).history
+    code = (
+        "import dataclasses, json, torch, ugnn_fast as uf\n"
+        "from ugnn_fast.experiments import train, settings_for\n"
+        "torch.set_num_threads(1)\n"
+        "assert not uf.backends()['cpu'].runs\n"
+        "settings = dataclasses.replace(settings_for('cora'), epochs=20)\n"
+        "print(json.dumps(train(uf.datasets.load('cora'), settings=settings).history))\n"
+    )
+    env = {name: value for name, value in os.environ.items() if name != "UGNN_DATA"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**env, "UGNN_NATIVE": "0"}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    expected = [Epoch(*row) for row in json.loads(done.stdout)]
+    assert expected[-1].train_loss < expected[0].train_loss - 0.1
+    for ours, reference in zip(found, expected, strict=True):
+        assert ours.train_loss == pytest.approx(reference.train_loss, abs=2e-3)
+        assert ours.test_accuracy == pytest.approx(reference.test_accuracy, abs=0.01)
+
+
+def test_correlation_is_pearsons_over_defined_nodes():
+    rng = np.random.default_rng(0)
+    c, smooth = rng.random(50), rng.random(50)
+    smooth[[3, 8]] = np.nan
+    kept = ~np.isnan(smooth)
+    expected = np.corrcoef(c[kept], smooth[kept])[0, 1]
+    assert correlation(torch.tensor(c), torch.tensor(smooth)) == pytest.approx(expected)
+    assert correlation(torch.full((50,), 4.5), torch.tensor(smooth)) is None
+    assert correlation(torch.tensor(c), torch.full((50,), torch.nan)) is None
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"x": None}, "dataset must have features, labels and splits, got cora without features"),
+        ({"y": None}, "without labels"),
+        ({"splits": []}, "without splits"),
+    ],
+)
+def test_a_data_set_that_cannot_be_trained_on(cora, change, message):
+    with pytest.raises(ValueError, match=message):
+        train(dataclasses.replace(cora, **change))
+
+
+def test_bad_arguments(cora):
+    with pytest.raises(ValueError, match=r"split must be in 0..0 for cora, got 1"):
+        train(cora, split=1)
+    with pytest.raises(ValueError, match=r"seed must be in .*, got -1"):
+        train(cora, seed=-1)
+    with pytest.raises(ValueError, match="model must be one of ada-ugnn, appnp, got 'gcn'"):
+        train(cora, "gcn")
+    train_nodes, _, test_nodes = cora.splits[0]
+    empty = dataclasses.replace(cora, splits=[(train_nodes, train_nodes[:0], test_nodes)])
+    with pytest.raises(ValueError, match="split 0 of cora must have val nodes, got none"):
+        train(empty)
+
+
+@pytest.fixture(scope="module")
+def folder(runs, tmp_path_factory):
+    path = tmp_path_factory.mktemp("report") / "new" / "folder"
+    write_report(path, runs[0])
+    return path
+
+
+def test_report_has_its_files(folder):
+    names = sorted(path.name for path in folder.iterdir())
+    assert names == ["checkpoint.pt", "curves.png", "history.csv", "metrics.json", "smoothness.png"]
+
+
+def test_metrics(folder, runs):
+    results, _ = runs
+    found = json.loads((folder / "metrics.json").read_text())
+    assert found == metrics(results)
+    assert (found["dataset"], found["model"], found["split"], found["rate"]) == ("cora", "ada-ugnn", 0, 0)
+    assert found["settings"] == dataclasses.asdict(SHORT)
+    assert [run["seed"] for run in found["runs"]] == [0, 1]
+    assert [run["test_accuracy"] for run in found["runs"]] == [result.test_accuracy for result in results]
+    accuracy = [result.test_accuracy for result in results]
+    assert found["summary"]["test_accuracy_mean"] == pytest.approx(np.mean(accuracy))
+    assert found["summary"]["test_accuracy_std"] == pytest.approx(np.std(accuracy, ddof=1))
+    assert found["versions"]["torch"] == torch.__version__
+    assert found["versions"]["ugnn_fast"] == uf.__version__
+
+
+def test_history(folder, runs):
+    with open(folder / "history.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    expected = [(result.seed, *epoch) for result in runs[0] for epoch in result.history]
+    assert [tuple(float(value) for value in row.values()) for row in rows] == expected
+    assert list(rows[0]) == ["seed", *Epoch._fields]
+
+
+def test_checkpoint_loads_without_pickle_and_gives_the_same_accuracy(cora, folder, runs):
+    saved = torch.load(folder / "checkpoint.pt", weights_only=True)
+    best = best_run(runs[0])
+    assert saved["settings"] == dataclasses.asdict(SHORT)
+    assert (saved["seed"], saved["epoch"]) == (best.seed, best.best.epoch)
+    network, about = load_checkpoint(folder / "checkpoint.pt")
+    assert not network.training
+    assert about["dataset"] == "cora"
+    right = network(uf.datasets.row_normalize(cora.x), cora.graph).argmax(1) == cora.y
+    assert right[cora.splits[0][2]].double().mean().item() == pytest.approx(best.test_accuracy, abs=1e-12)
+
+
+def test_a_file_that_is_no_checkpoint(tmp_path):
+    text, foreign = tmp_path / "text.pt", tmp_path / "foreign.pt"
+    text.write_text("hello")
+    torch.save({"weights": torch.zeros(3)}, foreign)
+    for path in (text, foreign):
+        with pytest.raises(ValueError, match=r"path must be a checkpoint of ugnn-fast, got .*pt"):
+            load_checkpoint(path)
+    with pytest.raises(FileNotFoundError):
+        load_checkpoint(tmp_path / "none.pt")
+
+
+def test_pictures_are_drawn(folder):
+    image = pytest.importorskip("matplotlib.image")
+    for name in ("curves.png", "smoothness.png"):
+        pixels = image.imread(folder / name)
+        assert pixels.shape[0] > 400 and pixels.shape[1] > 1000
+        assert len(np.unique(pixels.sum(2))) > 50, "the picture is empty"
+
+
+def test_report_of_a_model_without_c_has_no_picture_of_it(cora, tmp_path):
+    (tmp_path / "smoothness.png").write_text("of an earlier report")
+    result = train(cora, "appnp", SHORT)
+    assert result.c is None and result.correlation is None
+    write_report(tmp_path, [result])
+    assert not (tmp_path / "smoothness.png").exists()
+    assert json.loads((tmp_path / "metrics.json").read_text())["summary"]["correlation_mean"] is None
+
+
+def test_report_of_a_c_that_does_not_vary(cora, tmp_path):
+    result = train(cora, settings=dataclasses.replace(SHORT, s=0.0))
+    assert result.correlation is None
+    write_report(tmp_path, [result])
+    assert (tmp_path / "smoothness.png").exists()
+
+
+def test_best_run_is_the_first_of_the_best_validation(runs):
+    def with_val(seed, val):
+        result = dataclasses.replace(runs[0][0], seed=seed)
+        return dataclasses.replace(result, best=result.best._replace(val_accuracy=val))
+
+    results: list[TrainResult] = [with_val(0, 0.5), with_val(1, 0.7), with_val(2, 0.7)]
+    assert best_run(results).seed == 1

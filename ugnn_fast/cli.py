@@ -1,0 +1,180 @@
+"""`ugnn-fast`, the command line: arguments in, calls of ugnn_fast.experiments out."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import platform
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+import numpy as np
+import torch
+
+from ugnn_fast import __version__, _native, datasets, experiments
+from ugnn_fast._backend import backends
+from ugnn_fast.experiments.report import summary
+from ugnn_fast.experiments.settings import TABLE
+
+_SETTINGS = tuple(field.name for field in dataclasses.fields(experiments.Settings))
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """One line, where argparse would print its usage and leave the process."""
+        raise ValueError(f"{message} (see {self.prog} --help)")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs a command; returns 0, 2 after bad input, 130 after Ctrl-C."""
+    try:
+        args = _parser().parse_args(argv)
+        return args.run(args)
+    except SystemExit as done:  # of --help and --version
+        return int(done.code or 0)
+    except KeyboardInterrupt:
+        print("ugnn-fast: interrupted", file=sys.stderr)
+        return 130
+    except (ValueError, OSError, MemoryError, ImportError, RuntimeError) as error:
+        # torch's own error when a tensor does not fit; any other RuntimeError is a fault of ours
+        if type(error) is RuntimeError and "allocate" not in str(error):
+            raise
+        text = " ".join(str(error).split()) or type(error).__name__
+        print(f"ugnn-fast: error: {text}", file=sys.stderr)
+        return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="ugnn-fast", description="Graph neural networks as graph signal denoising.")
+    parser.add_argument("--version", action="version", version=f"ugnn-fast {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    _add_train(commands)
+    info = commands.add_parser(
+        "info", help="versions, backends and data sets found", description="Shows what is there."
+    )
+    info.add_argument("--root", metavar="DIR", help="folder with further data sets")
+    info.set_defaults(run=_info)
+    return parser
+
+
+def _add_train(commands) -> None:
+    parser = commands.add_parser(
+        "train",
+        help="train a model on a data set",
+        description="Trains a model and writes metrics.json, history.csv, checkpoint.pt, curves.png and, for "
+        "ada-ugnn, smoothness.png into a folder. The test accuracy is that of the epoch with the best "
+        "validation accuracy.",
+        epilog=f"The defaults of the settings are those of the paper for {', '.join(TABLE)}; for any other "
+        "data set they are those of cora.",
+    )
+    add = parser.add_argument
+    add(
+        "--dataset",
+        default="cora",
+        metavar="NAME",
+        help="NAME.npz of --root, $UGNN_DATA or the package (default: cora)",
+    )
+    add("--model", default="ada-ugnn", choices=experiments.MODELS, help="default: ada-ugnn")
+    seeds = parser.add_mutually_exclusive_group()
+    seeds.add_argument("--seed", type=int, default=0, metavar="SEED", help="seed of the run (default: 0)")
+    seeds.add_argument("--seeds", type=int, metavar="RUNS", help="that many runs, with the seeds 0, 1, ...")
+    add("--split", type=int, default=0, help="which split of the data set (default: 0)")
+    add("--rate", type=int, default=0, help="attack on the edges in percent, for mettack_* (default: 0)")
+    add("--root", metavar="DIR", help="folder with further data sets")
+    add(
+        "--out",
+        metavar="DIR",
+        help="folder for the results, an earlier report there is replaced (default: runs/DATASET_MODEL)",
+    )
+    add("--threads", type=int, metavar="N", help="threads to compute with (default: torch's)")
+    add("--quiet", action="store_true", help="no progress bar")
+    settings = parser.add_argument_group("settings")
+    add = settings.add_argument
+    add("--epochs", type=int, metavar="N", help="training steps")
+    add("--hidden", type=int, metavar="N", help="width of the hidden layer")
+    add("--lr", type=float, help="learning rate of Adam")
+    add("--weight-decay", type=float, metavar="W", help="weight decay, on all parameters")
+    add("--dropout", type=float, metavar="P", help="dropout before either layer, in [0, 1)")
+    add("--steps", type=int, metavar="K", help="aggregation steps")
+    add("--s", type=float, help="largest C of ada-ugnn; C of appnp, whose alpha is 1 / (1 + s)")
+    add(
+        "--soft",
+        action=argparse.BooleanOptionalAction,
+        help="ada-ugnn: L1-normalise scores before the variance",
+    )
+    parser.set_defaults(run=_train)
+
+
+def _train(args: argparse.Namespace) -> int:
+    if args.soft is not None and args.model != "ada-ugnn":
+        raise ValueError(f"--soft is for ada-ugnn only, got --model {args.model}")
+    _at_least(1, threads=args.threads, seeds=args.seeds)
+    if args.threads is not None:
+        torch.set_num_threads(args.threads)
+    data = datasets.load(args.dataset, args.root, rate=args.rate)
+    given = {name: value for name in _SETTINGS if (value := getattr(args, name)) is not None}
+    settings = dataclasses.replace(experiments.settings_for(args.dataset), **given)
+    out = Path(args.out or Path("runs") / _run_name(args))
+    seeds = [args.seed] if args.seeds is None else list(range(args.seeds))
+    results = experiments.train_seeds(
+        data,
+        args.model,
+        settings,
+        seeds,
+        out,
+        split=args.split,
+        rate=args.rate,
+        progress_bar=not args.quiet,
+    )
+    _print_summary(results, out)
+    if len(results) < len(seeds):
+        print(f"ugnn-fast: interrupted after {len(results)} of {len(seeds)} runs", file=sys.stderr)
+        return 130
+    return 0
+
+
+def _run_name(args: argparse.Namespace) -> str:
+    rate = f"-{args.rate:02d}" if args.rate else ""
+    return f"{args.dataset}{rate}_{args.model}"
+
+
+def _print_summary(results: list[experiments.TrainResult], out: Path) -> None:
+    found = summary(results)
+    accuracy = f"{100 * found['test_accuracy_mean']:.2f} %"
+    if found["test_accuracy_std"] is not None:
+        spread = f"{100 * found['test_accuracy_std']:.2f}"
+        accuracy += f" +- {spread} (mean and standard deviation of {found['runs']} seeds)"
+    print(f"test accuracy      {accuracy}")
+    print(f"time per epoch     {1000 * found['seconds_per_epoch']:.2f} ms (training step and evaluation)")
+    if results[0].c is not None:
+        value = found["correlation_mean"]
+        text = "undefined" if value is None else f"{value:+.3f}"
+        print(f"correlation of C   {text} with local label smoothness")
+    print(f"results in         {out}")
+
+
+def _info(args: argparse.Namespace) -> int:
+    found = datasets.names(args.root)
+    print(f"ugnn-fast  {__version__}")
+    print(f"python     {platform.python_version()}")
+    print(f"torch      {torch.__version__}, {torch.get_num_threads()} threads")
+    print(f"numpy      {np.__version__}")
+    print(f"kernels    {_native.reason if _native.native is None else _native.native.isa()}")
+    print("\nbackend    runs")
+    for backend in backends().values():
+        note = f"{len(backend.ops)} operators: {', '.join(backend.ops)}" if backend.runs else backend.reason
+        print(f"{backend.name:<11}{'yes' if backend.runs else 'no':<6}{note}")
+    print(f"\ndata sets  {', '.join(found)}")
+    return 0
+
+
+def _at_least(low: int, **values: int | None) -> None:
+    for name, value in values.items():
+        if value is not None and value < low:
+            raise ValueError(f"--{name} must be >= {low}, got {value}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

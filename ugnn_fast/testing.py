@@ -1,0 +1,234 @@
+"""What tests and benchmarks share: sample graphs, a seeded choice of cases, comparisons without magic numbers.
+
+An operator is compared with a statement: the same mathematics in a few lines of plain torch. The statement runs
+twice, in float64 (exact) and in the operator's own dtype (plain); the operator may be off by twice what plain
+torch is off, plus a few units in the last place.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ugnn_fast.graph import Graph
+
+# product() multiplies by a dense matrix up to this N
+_DENSE = 512
+
+
+@functools.cache
+def sample_graphs() -> dict[str, Graph]:
+    """Named graphs: the shapes that break kernels, small enough for a dense float64 matrix, and one hub."""
+    rng = np.random.default_rng(0)
+    make = functools.partial(Graph.from_edge_index, symmetrize=True)
+
+    def pairs(N: int, M: int) -> np.ndarray:
+        return rng.integers(0, N, (2, M))
+
+    def power_law(N: int) -> np.ndarray:
+        # each node joins two nodes that already have many neighbours
+        ends = [0, 1]
+        for i in range(2, N):
+            for j in rng.choice(ends, 2):
+                ends += [i, int(j)]
+        return np.array(ends).reshape(-1, 2).T
+
+    nodes = np.arange(20)
+    few = pairs(30, 60)
+    part = pairs(12, 30)
+    hub = np.concatenate(
+        [np.stack([np.zeros(20000, np.int64), np.arange(1, 20001)]), pairs(20001, 4000)], axis=1
+    )
+    return {
+        "empty": make([[], []], 0),
+        "one_node": make([[], []], 1),
+        "isolated": make([[1, 4], [4, 7]], 9),
+        "star": make([[0] * 33, list(range(1, 34))]),
+        "chain": make([nodes[:-1], nodes[1:]]),
+        "power_law": make(power_law(150)),
+        "two_components": make(np.concatenate([part, part + 12], axis=1), 24),
+        "duplicates": make(np.concatenate([few, few, few[::-1]], axis=1).astype(np.int32), 30),
+        "weighted": make(few, 30, rng.uniform(0.1, 3, 60)),
+        "weighted_no_self_loops": make(few[:, :20], 30, rng.uniform(0.1, 3, 20), self_loops=False),
+        "no_self_loops": make(few[:, :25], 30, self_loops=False),
+        "no_edges": make([[], []], 5, self_loops=False),
+        "hub": make(hub),
+        "weighted_hub": make(hub, edge_weight=rng.uniform(0.1, 3, hub.shape[1])),
+    }
+
+
+def entries(g: Graph, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor]:
+    """Row i, column j and weight a_ij of every stored entry, [E] each."""
+    i, j = g.edge_index
+    return i, j, torch.ones(g.num_edges, dtype=dtype) if g.weight is None else g.weight.to(dtype)
+
+
+def degrees(g: Graph, dtype: torch.dtype = torch.float64) -> Tensor:
+    """d_i = sum_j a_ij, [N]."""
+    i, _, a = entries(g, dtype)
+    return torch.zeros(g.num_nodes, dtype=dtype).index_add(0, i, a)
+
+
+def product(g: Graph, values: Tensor, h: Tensor) -> Tensor:
+    """M h for h [N, D], where M has `values` [E] at the stored entries; differentiable in both."""
+    i, j = g.edge_index
+    if g.num_nodes <= _DENSE:
+        return torch.zeros(g.num_nodes, g.num_nodes, dtype=values.dtype).index_put((i, j), values) @ h
+    return torch.zeros_like(h).index_add(0, i, values[:, None] * h[j])
+
+
+def strided(x: Tensor) -> Tensor:
+    """The same values, not contiguous: every second one in memory."""
+    return torch.stack([x, -x], dim=-1)[..., 0]
+
+
+def pairwise(
+    seed: int = 0, valid: Callable[..., bool] = lambda **case: True, **axes: Sequence[Any]
+) -> list[dict[str, Any]]:
+    """Cases in which every two values of different axes meet at least once, if a valid case can have both."""
+    rng = random.Random(seed)
+    values = {name: list(axis) for name, axis in axes.items()}
+    missing = {
+        ((a, k), (b, m))
+        for a, b in itertools.combinations(values, 2)
+        for k in range(len(values[a]))
+        for m in range(len(values[b]))
+    }
+    cases = []
+    while missing:
+        wanted = min(missing)
+        best: dict[str, int] = {}
+        covered: set = set()
+        for _ in range(40):
+            case = {name: rng.randrange(len(axis)) for name, axis in values.items()} | dict(wanted)
+            if not valid(**{name: values[name][k] for name, k in case.items()}):
+                continue
+            gain = missing & set(itertools.combinations(case.items(), 2))
+            if len(gain) > len(covered):
+                best, covered = case, gain
+        if best:
+            cases.append({name: values[name][k] for name, k in best.items()})
+        missing -= covered | {wanted}
+    return cases
+
+
+def case_id(case: dict[str, Any]) -> str:
+    """A readable name of a case: star-D33-float32-cpu."""
+    words = [
+        f"{name}{value}" if isinstance(value, (int, float)) else str(value) for name, value in case.items()
+    ]
+    return "-".join(words).replace("torch.", "")
+
+
+def assert_no_worse_than_torch(
+    got: Tensor,
+    plain: Tensor,
+    exact: Tensor,
+    *,
+    dtype: torch.dtype | None = None,
+    factor: float = 2.0,
+    units: float = 4.0,
+    name: str = "result",
+) -> None:
+    """|got - exact| <= factor |plain - exact| + units eps max(1, |exact|), by element and as a vector.
+
+    exact is the float64 result, plain that of plain torch in the same dtype. |.| is the largest element, and the
+    root mean square, so that one sum can neither be far off nor all sums a little. eps is that of dtype, the type
+    in which values are stored (by default that of got). Where exact is not finite, got must be the same.
+    """
+    if got.shape != exact.shape:
+        raise AssertionError(f"{name} must be {list(exact.shape)}, got {list(got.shape)}")
+    if exact.dtype != torch.float64:
+        raise TypeError(f"exact must be float64, got {exact.dtype}")
+    finite = exact.isfinite()
+    g, p, e = (t.detach().double() for t in (got, plain, exact))
+    if not torch.equal(g[~finite].nan_to_num(0.5), e[~finite].nan_to_num(0.5)):
+        raise AssertionError(
+            f"{name} must be {e[~finite][:5].tolist()} at {_first(~finite)}, got {g[~finite][:5].tolist()}"
+        )
+    if not g[finite].isfinite().all():
+        bad = finite & ~g.isfinite()
+        raise AssertionError(
+            f"{name} must be finite, got {g[bad][0].item()} at {_first(bad)}, expected {e[bad][0].item()}"
+        )
+    off, off_plain = torch.where(finite, g - e, 0).abs(), torch.where(finite, p - e, 0).abs().nan_to_num()
+    e = torch.where(finite, e, 0)
+    if e.numel() == 0:
+        return
+    dtype = dtype or got.dtype
+    # both sides are float64 then, and differ by the order of their sums
+    unit = torch.finfo(dtype).eps * (units if dtype != torch.float64 else max(units, 500.0))
+    for measure, of in (
+        ("largest", lambda t: t.abs().max()),
+        ("root mean square", lambda t: t.square().mean().sqrt()),
+    ):
+        error, allowed = of(off).item(), (factor * of(off_plain) + unit * of(e).clamp(min=1)).item()
+        if error > allowed:
+            at = tuple(torch.unravel_index(off.argmax(), off.shape))
+            raise AssertionError(
+                f"{name}: {measure} error {error:.3g}, allowed {allowed:.3g} (plain torch {of(off_plain):.3g}); "
+                f"worst at {[int(k) for k in at]}: got {g[at]:.8g}, exact {e[at]:.8g}, plain torch {p[at]:.8g}; "
+                f"as vectors: norm ratio {_ratio(g, e):.6f}, cosine {_cosine(g, e):.6f}"
+            )
+
+
+def _first(mask: Tensor) -> list[int]:
+    return mask.nonzero()[0].tolist()
+
+
+def _ratio(got: Tensor, exact: Tensor) -> float:
+    return (got.nan_to_num().norm() / exact.norm()).item()
+
+
+def _cosine(got: Tensor, exact: Tensor) -> float:
+    return torch.nn.functional.cosine_similarity(got.nan_to_num().flatten(), exact.flatten(), dim=0).item()
+
+
+def check_operator(
+    operator: Callable[..., Tensor],
+    statement: Callable[..., Tensor],
+    inputs: dict[str, Tensor],
+    *,
+    wrt: Sequence[str] = (),
+    dtype: torch.dtype | None = None,
+    **tolerance: float,
+) -> None:
+    """operator(**inputs), and its gradients in the inputs named by wrt, are no worse than the statement.
+
+    statement(store=, **inputs) computes in the dtype of its inputs and calls store(h) on values that a kernel
+    would store: for 16-bit types store rounds, and everything else is computed in float32. dtype: by default that
+    of inputs["x"]. tolerance: factor and units of assert_no_worse_than_torch.
+    """
+    dtype = dtype or inputs["x"].dtype
+    computing = torch.float64 if dtype == torch.float64 else torch.float32
+
+    def run(function: Callable[..., Tensor], to: Callable[[Tensor], Tensor], **options: Any) -> list[Tensor]:
+        """The result and the gradients."""
+        leaves = {name: to(value.detach()).requires_grad_(name in wrt) for name, value in inputs.items()}
+        out = function(**leaves, **options)
+        wanted = [leaves[name] for name in wrt]
+        if not out.requires_grad:
+            return [out, *map(torch.zeros_like, wanted)]
+        # the same for all, and of values that every dtype has
+        cotangent = (
+            torch.randn(out.shape, generator=torch.Generator().manual_seed(0)).bfloat16().to(out.dtype)
+        )
+        return [out.detach(), *torch.autograd.grad(out, wanted, cotangent, materialize_grads=True)]
+
+    got = run(operator, lambda value: value.clone())
+    exact = run(statement, lambda value: value.double(), store=lambda value: value)
+    plain = run(
+        statement, lambda value: value.to(computing), store=lambda value: value.to(dtype).to(computing)
+    )
+    for name, g, p, e in zip(("result", *wrt), got, plain, exact, strict=True):
+        if name in wrt and g.dtype != inputs[name].dtype:
+            raise AssertionError(f"gradient of {name} must be {inputs[name].dtype}, got {g.dtype}")
+        text = f"gradient of {name}" if name in wrt else name
+        assert_no_worse_than_torch(g, p, e, dtype=dtype, name=text, **tolerance)
