@@ -141,8 +141,8 @@ def table(rows: list[dict[str, str]]) -> str:
         "ada_propagate, median ms (peak extra MB) of a call; fwdbwd: with gradients of x and C."
         f" {row['machine']}, {row['threads']} of {row['cores']} cores, {row['isa']}, copy"
         f" {row['copy_gb_per_s']} GB/s, torch {row['torch']}, ugnn_fast {row['ugnn_fast']}, commit"
-        f" {row['commit']}, {row['date'][:10]}; at most {100 * noise:.0f} % of a contender's samples rejected as"
-        f" disturbed. Speed-up: best other / {OURS}."
+        f" {row['commit']}, {row['date'][:10]}; at most {100 * noise:.0f} % of a contender's samples were"
+        f" rejected as disturbed. Speed-up: best other / {OURS}."
     )
     return f"{about}\n\n" + "\n".join(lines) + "\n"
 
@@ -181,7 +181,8 @@ def picture(rows: list[dict[str, str]], path: Path) -> None:
         axis.set_yscale("log")
         axis.set_title("forward" if mode == "fwd" else "forward + backward")
     axes[0][0].set_ylabel(f"time / time of {OURS}")
-    axes[0][-1].legend(fontsize=8)
+    if others:
+        axes[0][-1].legend(fontsize=8)
     figure.tight_layout()
     figure.savefig(path, dpi=120)
     plt.close(figure)

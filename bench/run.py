@@ -2,7 +2,7 @@
 
 Every contender is checked against float64 first, forward and both gradients; a wrong one is named and not
 timed. Then the contenders take turns, so that a change of the machine's speed meets all of them. A sample
-counts only if our threads waited under 2 % of it for a core. Peak memory is measured in processes of their own.
+counts only if our threads waited under 2 % of it for a core. Peak memory is measured in other processes.
 """
 
 from __future__ import annotations
@@ -194,6 +194,9 @@ def run_shape(
 
 def run_overhead(args: argparse.Namespace, common: dict[str, object]) -> None:
     """Prints and records what one call costs on 3 nodes, D = 1, K = 1, where the kernel has nothing to do."""
+    path = args.out / "overhead.csv"
+    columns = [*common, "call", "p20_us", "p50_us", "p80_us", "limit_us", "rejected_share"]
+    report.check_columns(path, columns)
     g = uf.Graph.from_edge_index([[0, 1, 1, 2], [1, 0, 2, 1]])
     x, c, grad = torch.randn(3, 1), torch.rand(3), torch.randn(3, 1)
     xg, cg = x.clone().requires_grad_(), c.clone().requires_grad_()
@@ -209,20 +212,15 @@ def run_overhead(args: argparse.Namespace, common: dict[str, object]) -> None:
         "x.clone(), forward + backward": lambda: torch.autograd.grad(xg.clone(), xg, grad),
     }
     samples = measure(calls, args.repeats, args.seconds)
-    rows = []
     print(f"One call on 3 nodes, D = 1, K = 1, {args.threads} threads: microseconds, kernel included\n")
     print(f"{'call':32}{'p20':>8}{'p50':>8}{'p80':>8}{'limit':>8}")
     for name, taken in samples.items():
         p20, p50, p80 = (f"{1000 * ms:.1f}" for ms in taken.quantiles())
         limit = OVERHEAD_LIMITS.get(name, "")
         print(f"{name:32}{p20:>8}{p50:>8}{p80:>8}{limit:>8}")
-        rejected = f"{taken.rejected_share:.2f}"
-        rows.append(
-            {**common, "call": name, "p20_us": p20, "p50_us": p50, "p80_us": p80, "rejected_share": rejected}
-        )
-    columns = list(rows[0])
-    report.check_columns(args.out / "overhead.csv", columns)
-    report.append(args.out / "overhead.csv", columns, rows)
+        numbers = (p20, p50, p80, limit, f"{taken.rejected_share:.2f}")
+        row = {**common, "call": name, **dict(zip(columns[-5:], numbers, strict=True))}
+        report.append(path, columns, [row])
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:

@@ -7,7 +7,6 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 import ugnn_fast as uf
-from ugnn_fast._native import reason
 
 BACKENDS = ("reference", "cpu")
 _ran = pytest.StashKey[set]()
@@ -26,23 +25,30 @@ def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: item.name == "test_every_backend_ran")
 
 
+@pytest.fixture
+def use_backend(request):
+    """use_backend(name) notes that a backend runs, or skips the test with the reason why it cannot."""
+
+    def use(name):
+        info = uf.backends()[name]
+        if not info.runs:
+            pytest.skip(f"{name}: {info.reason}")
+        request.config.stash[_ran].add(name)
+        return name
+
+    return use
+
+
 @pytest.fixture(params=BACKENDS)
-def backend(request):
-    """Every test with it runs once per backend; one that cannot run here is skipped with its reason."""
-    info = uf.backends()[request.param]
-    if not info.runs:
-        pytest.skip(f"{info.name}: {info.reason}")
-    request.config.stash[_ran].add(info.name)
-    return info.name
+def backend(request, use_backend):
+    """Every test with it runs once per backend."""
+    return use_backend(request.param)
 
 
 @pytest.fixture
-def cpu(request):
+def cpu(use_backend):
     """For what only the cpu backend has."""
-    if not uf.backends()["cpu"].runs:
-        pytest.skip(f"cpu: {reason}")
-    request.config.stash[_ran].add("cpu")
-    return "cpu"
+    return use_backend("cpu")
 
 
 @pytest.fixture

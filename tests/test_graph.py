@@ -18,7 +18,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ugnn_fast import _graph_build
+from ugnn_fast import _graph_build, _memory
 from ugnn_fast import graph as graph_module
 from ugnn_fast._native import native, reason
 from ugnn_fast.graph import Graph
@@ -354,8 +354,8 @@ def test_bad_type(case):
 
 
 def test_too_little_memory_is_said_before_the_build(builder, monkeypatch):
-    monkeypatch.setattr(graph_module, "_free_memory", lambda: 10**9)
-    with pytest.raises(MemoryError, match=r"2000000000 nodes .* needs up to 72.0 GB, free are 1.0 GB"):
+    monkeypatch.setattr(_memory, "free_bytes", lambda device: 2**30)
+    with pytest.raises(MemoryError, match=r"2000000000 nodes .* needs 67.06 GiB, 1.00 GiB are free"):
         Graph.from_edge_index(PAIR, 2_000_000_000)
 
 

@@ -14,7 +14,7 @@ from torch import nn
 
 import ugnn_fast as uf
 from ugnn_fast import experiments
-from ugnn_fast.experiments import Epoch, Settings, TrainResult, settings_for, train
+from ugnn_fast.experiments import Epoch, Settings, settings_for, train
 from ugnn_fast.experiments.report import best_run, load_checkpoint, metrics, write_report
 from ugnn_fast.experiments.train import _fit, correlation
 
@@ -304,10 +304,21 @@ def test_report_of_a_c_that_does_not_vary(cora, tmp_path):
     assert (tmp_path / "smoothness.png").exists()
 
 
-def test_best_run_is_the_first_of_the_best_validation(runs):
-    def with_val(seed, val):
-        result = dataclasses.replace(runs[0][0], seed=seed)
-        return dataclasses.replace(result, best=result.best._replace(val_accuracy=val))
+def test_checkpoint_is_of_the_run_with_the_best_validation(runs, tmp_path):
+    def with_val(result, seed, val):
+        return dataclasses.replace(result, seed=seed, best=result.best._replace(val_accuracy=val))
 
-    results: list[TrainResult] = [with_val(0, 0.5), with_val(1, 0.7), with_val(2, 0.7)]
+    first, second = runs[0]
+    results = [with_val(first, 0, 0.5), with_val(second, 1, 0.7), with_val(first, 2, 0.7)]
     assert best_run(results).seed == 1
+    write_report(tmp_path, results)
+    saved = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
+    assert saved["seed"] == 1
+    assert torch.equal(saved["state"]["h1"], second.state["h1"])
+    assert json.loads((tmp_path / "metrics.json").read_text())["checkpoint_seed"] == 1
+
+
+def test_no_seeds(cora, tmp_path):
+    with pytest.raises(ValueError, match="seeds must hold at least one seed"):
+        experiments.train_seeds(cora, "ada-ugnn", SHORT, [], tmp_path / "none")
+    assert not (tmp_path / "none").exists()

@@ -1,61 +1,136 @@
 """Registration of operators with torch.library: one helper, used once by each module of ugnn_fast.ops.
 
-An operator has a body (chooses the backend, calls its kernel), a fake kernel (shapes only), and, if it can be
+An operator has a body (calls the kernel of the chosen backend), a fake kernel (shapes only), and, if it can be
 differentiated, an autograd.Function whose forward calls the operator again below autograd. The Function is registered
 under the Autograd key directly: torch.library.register_autograd does the same at several times the cost of a call.
+
+`torch.ops.ugnn.<name>` is the operator as torch.compile, torch.export, opcheck and dispatch modes see it. The `Operator`
+that `define` returns goes there too, except in plain eager mode, where nothing would look at the call: then it calls
+Function and body directly and saves two trips through the dispatcher, which cost as much as the kernel on a small graph.
 """
 
 from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
 
-# How every operator takes a graph; Graph.tensors has this order.
+# How an operator's schema takes a graph; Graph.tensors() has this order. Python passes it as one tuple.
 GRAPH = "Tensor rowptr, Tensor col, Tensor? weight, Tensor degree, Tensor order, Tensor hubs"
 
 _lib = torch.library.Library("ugnn", "DEF")
 
 
+def _wants_grad(args: tuple) -> bool:
+    if torch.is_grad_enabled():
+        for a in args:
+            if isinstance(a, Tensor) and a.requires_grad:
+                return True
+    return False
+
+
+def _plain_eager(args: tuple) -> bool:
+    """Whether the arguments are ordinary tensors and no mode, transform or compiler watches the call."""
+    if (
+        torch.compiler.is_compiling()
+        or torch._C._len_torch_dispatch_stack()
+        or torch._C._is_any_autocast_enabled()
+        or torch._C._functorch.peek_interpreter_stack() is not None
+    ):
+        return False
+    for a in args:
+        if isinstance(a, Tensor) and type(a) is not Tensor and type(a) is not torch.nn.Parameter:
+            return False
+    return True
+
+
+class Operator:
+    """A registered operator. Called with a graph's tensors as one tuple (or none, if it takes no graph)."""
+
+    def __init__(self, op: Any, body: Callable, function: type[torch.autograd.Function] | None, first_only: bool):
+        self.op, self._body, self._function, self._first_only = op, body, function, first_only
+
+    def __call__(self, graph: tuple, *args: Any) -> Any:
+        if not _plain_eager(args):
+            result = self.op(*graph, *args)
+        elif self._function is not None and _wants_grad(args):
+            return self._function.apply(self._body, graph, *args)
+        else:
+            result = self._body(graph, *args)
+        return result[0] if self._first_only else result
+
+
 def define(
     schema: str,
-    body: Callable[..., Any],
-    fake: Callable[..., Any],
+    body: Callable,
+    fake: Callable,
     function: type[torch.autograd.Function] | None = None,
     autocast: Callable[[torch.dtype, tuple], tuple] | None = None,
-) -> Any:
-    """Registers `ugnn::<schema>` and returns the callable operator.
+    first_only: bool = False,
+) -> Operator:
+    """Registers `ugnn::<schema>`.
 
-    autocast(dtype, args) returns the arguments as they shall be inside an autocast region of that dtype.
+    body(graph, *args) and fake(graph, *args) return all results. function.forward(ctx, kernel, graph, *args) gets them
+    from kernel(graph, *args). With first_only the results behind the first are what forward keeps for backward: the
+    Function returns the first alone, and so does a call of the Operator. autocast(dtype, args) returns the arguments
+    behind the graph as they shall be inside an autocast region of that dtype.
     """
-    name = schema.partition("(")[0]
+    name, _, parameters = schema.partition("(")
+    split = 6 if parameters.startswith(GRAPH) else 0
     _lib.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
     op = getattr(torch.ops.ugnn, name).default
+
+    def with_graph(call: Callable) -> Callable:
+        return lambda *args: call(args[:split], *args[split:])
+
+    def below_autograd(graph: tuple, *args: Any) -> Any:
+        with torch._C._AutoDispatchBelowAutograd():
+            return op(*graph, *args)
+
     for key in ("CPU", "CUDA"):
-        _lib.impl(name, body, key)
-    torch.library.register_fake(f"ugnn::{name}", fake, lib=_lib)
+        _lib.impl(name, with_graph(body), key)
+    torch.library.register_fake(f"ugnn::{name}", with_graph(fake), lib=_lib)
 
     if function is not None:
 
-        def with_autograd(*args):
-            if torch.is_grad_enabled() and any(isinstance(a, torch.Tensor) and a.requires_grad for a in args):
-                return function.apply(*args)
-            return below_autograd(op, *args)
+        def with_autograd(graph: tuple, *args: Any) -> Any:
+            if not _wants_grad(args):
+                return below_autograd(graph, *args)
+            kept: list = []
 
-        _lib.impl(name, with_autograd, "Autograd")
+            def kernel(*arguments: Any) -> Any:
+                results = below_autograd(*arguments)
+                if first_only:
+                    kept.extend(results[1:])
+                return results
+
+            result = function.apply(kernel, graph, *args)
+            return (result, *kept) if first_only else result
+
+        _lib.impl(name, with_graph(with_autograd), "Autograd")
 
     if autocast is not None:
         for device_type, key in (("cpu", "AutocastCPU"), ("cuda", "AutocastCUDA")):
 
-            def with_autocast(*args, device_type=device_type):
+            def with_autocast(graph: tuple, *args: Any, device_type: str = device_type) -> Any:
                 cast = autocast(torch.get_autocast_dtype(device_type), args)
                 with torch.autocast(device_type, enabled=False):
-                    return op(*cast)
+                    return op(*graph, *cast)
 
-            _lib.impl(name, with_autocast, key)
-    return op
+            _lib.impl(name, with_graph(with_autocast), key)
+    return Operator(op, body, function, first_only)
 
 
-def below_autograd(op: Callable[..., Any], *args: Any) -> Any:
-    """Calls an operator's kernel without going through autograd again."""
-    with torch._C._AutoDispatchBelowAutograd():
-        return op(*args)
+def no_double_backward(name: str) -> type[torch.autograd.Function]:
+    """A Function for a backward operator: computes it, and says clearly that it has no derivative itself."""
+
+    class NoDoubleBackward(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, kernel, graph, *args):
+            return kernel(graph, *args)
+
+        @staticmethod
+        def backward(ctx, *_):
+            raise RuntimeError(f"{name}: double backward is not offered here; use backend='reference'")
+
+    return NoDoubleBackward

@@ -34,15 +34,14 @@ def free_bytes(device: torch.device) -> int:
     return free
 
 
-def require(bytes_needed: int, device: torch.device, what: str) -> None:
+def require(bytes_needed: int, device: torch.device, what: str, hint: str = "") -> None:
     """Raises MemoryError, with figures, when `what` needs more than there is."""
     if bytes_needed < _SMALL:
         return
     free = free_bytes(device)
     if bytes_needed > free:
         raise MemoryError(
-            f"{what} needs {bytes_needed / 2**30:.2f} GiB, {free / 2**30:.2f} GiB are free on {device}; "
-            'memory="recompute" halves what is kept for backward'
+            f"{what} needs {bytes_needed / 2**30:.2f} GiB, {free / 2**30:.2f} GiB are free on {device}{hint}"
         )
 
 

@@ -58,12 +58,12 @@ def ada_propagate(
         _check_values(x, c, "c")
         return reference.ada_propagate(g, x, c, steps)
     if isinstance(c, float):
-        return ops.ada_propagate(*g._tensors(), x, None, c, steps, "none", chosen, False)[0]
-    if not (c.requires_grad and torch.is_grad_enabled()):
+        return ops.ada_propagate(g.tensors(), x, None, c, steps, "none", chosen, False)
+    if not _tracked(c):
         memory = "none"
     elif memory == "auto":
         memory = _memory_mode(x, steps)
-    return ops.ada_propagate(*g._tensors(), x, c, 0.0, steps, memory, chosen, value_checks(x))[0]
+    return ops.ada_propagate(g.tensors(), x, c, 0.0, steps, memory, chosen, value_checks(x))
 
 
 def propagate(
@@ -139,15 +139,15 @@ def propagate(
     if isinstance(c, float):
         scales[0] *= 2 * c
         c = None
-    tracked = [c, edge_value, left, right, gamma, coefficients["agg"], coefficients["keep"], coefficients["prev"]]
-    keep_states = torch.is_grad_enabled() and (
-        any(t is not None and t.requires_grad for t in tracked) or (clamp is not None and x.requires_grad)
-    )
+    keep_states = _tracked(
+        c, edge_value, left, right, gamma, coefficients["agg"], coefficients["keep"], coefficients["prev"],
+        None if clamp is None else x,
+    )  # fmt: skip
     reverse = g.reverse if edge_value is not None and torch.is_grad_enabled() else None
     return ops.propagate(
-        *g._tensors(), x, c, edge_value, reverse, False, left, right, *coefficients.values(), scales, gamma, norm, steps,
+        g.tensors(), x, c, edge_value, reverse, False, left, right, *coefficients.values(), scales, gamma, norm, steps,
         out, *bounds, keep_states, chosen,
-    )[0]  # fmt: skip
+    )  # fmt: skip
 
 
 def neighbor_mean(g: Graph, x: Tensor, *, backend: str = "auto") -> Tensor:
@@ -166,7 +166,7 @@ def neighbor_var(g: Graph, x: Tensor, *, backend: str = "auto") -> Tensor:
     chosen = choose("neighbor_var", backend, x)
     if chosen == "reference" or x.numel() == 0:
         return reference.neighbor_var(g, x)
-    return ops.neighbor_var(*g._tensors(), x, False, chosen)[0]
+    return ops.neighbor_var(g.tensors(), x, False, chosen)
 
 
 def ada_c(
@@ -203,7 +203,7 @@ def ada_c(
     chosen = choose("ada_c", backend, x)
     if chosen == "reference":
         return reference.ada_c(g, x, weight, s, bias if bias is None or x.dim() == 3 else bias[0], stat)
-    return ops.ada_c(*g._tensors(), x, weight.expand(x.shape[1:]), bias, s, stat, False, chosen)[0]
+    return ops.ada_c(g.tensors(), x, weight.expand(x.shape[1:]), bias, s, stat, False, chosen)
 
 
 def local_smoothness(g: Graph, labels: Tensor, *, backend: str = "auto") -> Tensor:
@@ -222,7 +222,7 @@ def local_smoothness(g: Graph, labels: Tensor, *, backend: str = "auto") -> Tens
     labels = labels.long()
     if chosen == "reference":
         return reference.local_smoothness(g, labels)
-    return ops.local_smoothness(*g._tensors(), labels, chosen)
+    return ops.local_smoothness(g.tensors(), labels, chosen)
 
 
 def denoising_energy(g: Graph, f: Tensor, s: Tensor, c: Tensor | float, *, backend: str = "auto") -> Tensor:
@@ -240,11 +240,16 @@ def denoising_energy(g: Graph, f: Tensor, s: Tensor, c: Tensor | float, *, backe
     chosen = choose("denoising_energy", backend, f)
     if chosen == "reference":
         return reference.denoising_energy(g, f, s, c)
-    graph_part = ops.edge_energy(*g._tensors(), f, chosen)  # [N] or [N, R]
+    graph_part = ops.edge_energy(g.tensors(), f, chosen)  # [N] or [N, R]
     off = (f.to(graph_part.dtype) - s.to(graph_part.dtype)).square().sum(-1)
     if isinstance(c, Tensor) and c.dim() < graph_part.dim():
         c = c.unsqueeze(-1)
-    return ops.row_sum(off + 0.5 * c * graph_part)
+    return ops.row_sum((), off + 0.5 * c * graph_part)
+
+
+def _tracked(*tensors: Tensor | None) -> bool:
+    """Whether autograd will ask for the gradient of one of them."""
+    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
 
 
 def _memory_mode(x: Tensor, steps: int) -> str:

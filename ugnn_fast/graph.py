@@ -8,14 +8,11 @@ from typing import Any, NoReturn
 import numpy as np
 import torch
 
-from ugnn_fast import _graph_build
+from ugnn_fast import _graph_build, _memory
 from ugnn_fast._native import native
 
 # both have the same functions with the same results
 _builder: Any = native if native is not None else _graph_build
-
-# below this size a build does not ask the system for its free memory
-_SMALL_BUILD = 64 * 2**20
 
 
 class Graph:
@@ -217,7 +214,8 @@ class Graph:
             object.__setattr__(graph, name, value)
         return graph
 
-    def _tensors(self) -> tuple[torch.Tensor | None, ...]:
+    def tensors(self) -> tuple[torch.Tensor | None, ...]:
+        """What every operator of ugnn_fast.ops takes as its graph."""
         return self.rowptr, self.col, self.weight, self.degree, self.order, self.hubs
 
     @property
@@ -256,7 +254,7 @@ class Graph:
         device = torch.empty(0, device=device).device  # "cuda" -> "cuda:0"
         if device == self.device:
             return self
-        tensors = [None if tensor is None else tensor.to(device) for tensor in self._tensors()]
+        tensors = [None if tensor is None else tensor.to(device) for tensor in self.tensors()]
         return Graph._from_tensors(tensors, self.self_loops, self._longest_row)
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
@@ -266,10 +264,10 @@ class Graph:
         raise AttributeError(f"a Graph is immutable: cannot delete {name}")
 
     def __reduce__(self):
-        return Graph._from_tensors, (self._tensors(), self.self_loops, self._longest_row)
+        return Graph._from_tensors, (self.tensors(), self.self_loops, self._longest_row)
 
     def __repr__(self) -> str:
-        size = sum(t.numel() * t.element_size() for t in self._tensors() if t is not None)
+        size = sum(t.numel() * t.element_size() for t in self.tensors() if t is not None)
         mean = self.num_edges / max(self.num_nodes, 1)
         return (
             f"Graph(num_nodes={self.num_nodes}, num_edges={self.num_edges}, "
@@ -370,22 +368,7 @@ def _check_memory(num_nodes: int, num_given: int, weight: np.ndarray | None, sym
     entries = num_given * (2 if symmetrize else 1)
     work = 4 if weight is None else 4 + weight.itemsize
     needed = num_nodes * 32 + entries * work + (entries + num_nodes) * (4 if weight is None else 8)
-    if needed < _SMALL_BUILD:
-        return
-    free = _free_memory()
-    if free is not None and needed > free:
-        raise MemoryError(
-            f"building a graph of {num_nodes} nodes from {num_given} edges needs up to {_bytes(needed)}, "
-            f"free are {_bytes(free)}"
-        )
-
-
-def _free_memory() -> int | None:
-    try:
-        with open("/proc/meminfo") as lines:
-            return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
-    except (OSError, StopIteration):
-        return None
+    _memory.require(needed, torch.device("cpu"), f"a graph of {num_nodes} nodes built from {num_given} edges")
 
 
 def _bytes(size: float) -> str:

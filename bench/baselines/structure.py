@@ -7,8 +7,10 @@ from torch import Tensor
 
 from ugnn_fast import Graph
 
-# torch announces its sparse CSR layout as beta
-warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
+# torch announces once per process that the layout is beta
+with warnings.catch_warnings():
+    warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
+    torch.zeros(1, 1).to_sparse_csr()
 
 
 class Structure:

@@ -26,6 +26,8 @@ def train_seeds(
     progress_bar: bool = True,
 ) -> list[TrainResult]:
     """Trains once per seed and writes the report; after Ctrl-C the report of the runs that had finished."""
+    if not seeds:
+        raise ValueError("seeds must hold at least one seed, got none")
     # what could stop the end of a long run shall stop its beginning
     require("matplotlib.figure")
     for seed in seeds:

@@ -54,13 +54,16 @@ class Mlp(nn.Module):
 
     def _first(self, x: Tensor, p: float) -> Tensor:
         """dropout(x) @ weight1 + bias1, a mask for each replica."""
-        R = self.replicas
-        if x.layout is torch.strided:
-            x = x if R is None else x.unsqueeze(1).expand(-1, R, -1)  # [N, R, F]
-            return _linear(_dropout(x, p), self.weight1, self.bias1)
+        if x.layout is torch.sparse_csr:
+            return self._first_sparse(x, p)
+        if self.replicas is not None:
+            x = x.unsqueeze(1).expand(-1, self.replicas, -1)  # [N, R, F]
+        return _linear(_dropout(x, p), self.weight1, self.bias1)
+
+    def _first_sparse(self, x: Tensor, p: float) -> Tensor:
         # a dropped zero is a zero: only the stored values need a mask
         structure, values = structure_of(x), x.values()
-        if R is None:
+        if self.replicas is None:
             return sparse_product(structure, _dropout(values, p), self.weight1) + self.bias1
         each = [sparse_product(structure, _dropout(values, p), weight) for weight in self.weight1]
         return torch.stack(each, dim=1) + self.bias1

@@ -13,8 +13,9 @@ native: Any = _module
 DTYPES = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2}
 
 
-def csr(rowptr: Tensor, col: Tensor, weight: Tensor | None, degree: Tensor, order: Tensor, hubs: Tensor) -> Any:
-    """The kernels' view of a graph."""
+def csr(graph: tuple) -> Any:
+    """The kernels' view of a graph, from Graph.tensors()."""
+    rowptr, col, weight, degree, order, hubs = graph
     return native.Csr(
         rowptr.data_ptr(),
         col.data_ptr(),

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ugnn_fast import _memory
-from ugnn_fast._library import GRAPH, below_autograd, define
+from ugnn_fast._library import GRAPH, define
 from ugnn_fast.ops._native_call import (
     DTYPES,
     acc_dtype,
@@ -72,7 +72,7 @@ def _coef(values: Tensor | None, scale: float):
     return native.Coef(values.data_ptr(), row_stride, values.shape[1] if per_step else 0, scale)
 
 
-def _body(rowptr, col, weight, degree, order, hubs, *arguments):
+def _body(graph, *arguments):
     a = Arguments(*arguments)
     x = a.x.contiguous()
     R, D = replicas_and_width(x)
@@ -98,7 +98,7 @@ def _body(rowptr, col, weight, degree, order, hubs, *arguments):
         None if t is None else t.contiguous() for t in (a.edge_value, a.left, a.right, a.gamma)
     )
     native.propagate_forward(
-        csr(rowptr, col, weight, degree, order, hubs), DTYPES[x.dtype], torch.get_num_threads(), R, D, a.steps,
+        csr(graph), DTYPES[x.dtype], torch.get_num_threads(), R, D, a.steps,
         x.data_ptr(), pointer(c), 1 if c is None or c.dim() == 1 else R,
         pointer(edge_value), pointer(a.reverse) if a.transposed else 0,
         NORMS[a.norm], pointer(left), pointer(right), *map(_coef, tensors, a.scales),
@@ -109,7 +109,7 @@ def _body(rowptr, col, weight, degree, order, hubs, *arguments):
     return result.to(x.dtype), states
 
 
-def _fake(rowptr, col, weight, degree, order, hubs, *arguments):
+def _fake(graph, *arguments):
     a = Arguments(*arguments)
     states = a.x.new_empty((a.steps if a.keep_states and a.out != "all" else 0, *a.x.shape))
     if a.out == "all":
@@ -124,7 +124,7 @@ def _one_step(graph: tuple, x: Tensor, backend: str, **changes) -> Tensor:
         keep=None, prev=None, scales=[1.0, 0.0, 0.0, 0.0], gamma=None, norm="none", steps=1, out="last",
         lo=float("-inf"), hi=float("inf"), keep_states=False, backend=backend,
     )  # fmt: skip
-    return propagate(*graph, *plain._replace(**changes))[0]
+    return propagate(graph, *plain._replace(**changes))
 
 
 def mean_adjoint(graph: tuple, grad: Tensor, backend: str) -> Tensor:
@@ -148,16 +148,15 @@ def _dot_rows(p: Tensor, q: Tensor, dtype: torch.dtype) -> Tensor:
 
 class _Propagate(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, *args):
-        result, states = below_autograd(propagate, *args)
-        a = Arguments(*args[6:])
-        ctx.set_materialize_grads(False)
-        ctx.mark_non_differentiable(states)
-        tensors = [t for t in args if isinstance(t, Tensor)]
-        ctx.args = [None if isinstance(t, Tensor) else t for t in args]
-        ctx.save_for_backward(*tensors, states, result)
-        ctx.places = [k for k, t in enumerate(args) if isinstance(t, Tensor)]
-        ctx.only_x = not any(needed for k, needed in enumerate(ctx.needs_input_grad) if k != 6)
+    def forward(ctx, kernel, graph, *arguments):
+        result, states = kernel(graph, *arguments)
+        a = Arguments(*arguments)
+        ctx.graph = graph
+        # tensors go through save_for_backward, everything else stays in the tuple
+        ctx.places = [k for k, value in enumerate(arguments) if isinstance(value, Tensor)]
+        ctx.others = [None if isinstance(value, Tensor) else value for value in arguments]
+        ctx.save_for_backward(result, states, *(arguments[k] for k in ctx.places))
+        ctx.only_x = not any(ctx.needs_input_grad[3:])
         ctx.self_adjoint = (
             ctx.only_x
             and a.out == "last"
@@ -166,27 +165,24 @@ class _Propagate(torch.autograd.Function):
             and (a.norm in ("sym", "none") or (a.norm == "given" and a.left is a.right))
             and all(t is None or (t.dim() == 2 and t.shape[1] == 1) for t in (a.agg, a.skip, a.keep, a.prev))
         )
-        return result, states
+        return result
 
     @staticmethod
-    def backward(ctx, grad, _):
-        args = list(ctx.args)
-        for place, tensor in zip(ctx.places, ctx.saved_tensors, strict=False):
-            args[place] = tensor
-        if grad is None:
-            return (None,) * len(args)
-        graph, a = tuple(args[:6]), Arguments(*args[6:])
+    def backward(ctx, grad):
+        result, states, *tensors = ctx.saved_tensors
+        arguments = list(ctx.others)
+        for place, tensor in zip(ctx.places, tensors, strict=True):
+            arguments[place] = tensor
+        a = Arguments(*arguments)
         if ctx.self_adjoint:
             # a polynomial of one symmetric matrix with scalar coefficients is its own transpose (G5)
-            again = a._replace(x=grad, keep_states=False)
-            grads = {"x": propagate(*graph, *again)[0]}
+            grads = {"x": propagate(ctx.graph, *a._replace(x=grad, keep_states=False))}
         else:
-            if torch.is_grad_enabled() and not ctx.only_x:
+            if torch.is_grad_enabled() and (a.keep_states or not ctx.only_x):
                 raise RuntimeError("propagate: double backward is offered for x alone; use backend='reference'")
-            states, result = ctx.saved_tensors[-2:]
-            needed = {name for name, need in zip(Arguments._fields, ctx.needs_input_grad[6:], strict=True) if need}
-            grads = _gradients(graph, a, grad, result[1:] if a.out == "all" else states, needed)
-        return (*(None,) * 6, *(grads.get(name) for name in Arguments._fields))
+            needed = {name for name, need in zip(Arguments._fields, ctx.needs_input_grad[2:], strict=True) if need}
+            grads = _gradients(ctx.graph, a, grad, result[1:] if a.out == "all" else states, needed)
+        return (None, None, *(grads.get(name) for name in Arguments._fields))
 
 
 def _gradients(graph: tuple, a: Arguments, grad: Tensor, states: Tensor, needed: set[str]) -> dict[str, Tensor]:
@@ -308,7 +304,7 @@ def _like(rows: Tensor, values: Tensor) -> Tensor:
 
 def _total(values: Tensor) -> Tensor:
     """Sum of all values, independent of the number of threads."""
-    return row_sum(values.reshape(-1))
+    return row_sum((), values.reshape(-1))
 
 
 def _edge_dots(graph: tuple, v: Tensor, u: Tensor, transposed: bool, reverse: Tensor | None) -> Tensor:
@@ -325,11 +321,11 @@ def _edge_dots(graph: tuple, v: Tensor, u: Tensor, transposed: bool, reverse: Te
 
 
 def _autocast(dtype: torch.dtype, args: tuple) -> tuple:
-    a = Arguments(*args[6:])
+    a = Arguments(*args)
     x = storage(dtype, a.x)
     names = ("c", "edge_value", "left", "right", "agg", "skip", "keep", "prev", "gamma")
     cast = coefficients(x, *(getattr(a, name) for name in names))
-    return (*args[:6], *a._replace(x=x, **dict(zip(names, cast, strict=True))))
+    return tuple(a._replace(x=x, **dict(zip(names, cast, strict=True))))
 
 
-propagate = define(_SCHEMA, _body, _fake, _Propagate, _autocast)
+propagate = define(_SCHEMA, _body, _fake, _Propagate, _autocast, first_only=True)
