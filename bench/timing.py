@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import gc
 import os
+import statistics
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -12,6 +14,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
+
+from ugnn_fast._native import native
 
 # A sample counts only if our threads waited less than this share of it for a core.
 MAX_WAITED = 0.02
@@ -130,8 +134,40 @@ def measure(
         gc.enable()
 
 
+class _TimedKernels:
+    """The native module with a clock around every call."""
+
+    def __init__(self) -> None:
+        self.ns = 0
+
+    def __getattr__(self, name: str):
+        kernel = getattr(native, name)
+
+        def timed(*args):
+            start = time.perf_counter_ns()
+            result = kernel(*args)
+            self.ns += time.perf_counter_ns() - start
+            return result
+
+        return timed
+
+
+def kernel_microseconds(call: Call) -> float:
+    """Median time that a call spends inside the kernels of ada_propagate."""
+    module = sys.modules["ugnn_fast.ops.ada_propagate"]  # the package shows the operator under this name
+    found = []
+    for _ in range(200):
+        module.native = clock = _TimedKernels()
+        try:
+            call()
+        finally:
+            module.native = native
+        found.append(clock.ns / 1000)
+    return statistics.median(found)
+
+
 def stream_bandwidth(array_bytes: int | None = None) -> dict[str, float]:
-    """GB/s of copy (a = b) and triad (a = b + s c) with torch; best of 10. By default no cache holds an array."""
+    """GB/s of copy (a = b) and triad (a = b + s c) with torch, best of 10; by default beyond every cache."""
     n = (array_bytes or _beyond_cache()) // 4
     a, b, c = torch.zeros(n), torch.ones(n), torch.ones(n)
     work = {

@@ -215,3 +215,4 @@ def test_overhead(tmp_path, capsys, small_run):
     for row in rows:
         assert row["call"] in printed
         assert 0 < float(row["p20_us"]) <= float(row["p50_us"]) <= float(row["p80_us"])
+        assert (float(row["kernel_us"]) > 0) == ("clone" not in row["call"])

@@ -26,7 +26,6 @@ def cora():
     return problem, reference_results(problem)
 
 
-@pytest.mark.benchmark(min_rounds=7, max_time=0.5, warmup=True, warmup_iterations=3)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("label", ["ugnn_fast", "torch_csr_factored"])
 def test_ada_propagate_cora(benchmark, cora, label, mode):
@@ -37,4 +36,5 @@ def test_ada_propagate_cora(benchmark, cora, label, mode):
     calls = contender.make(problem)
     assert why_wrong(contender, errors(contender, calls, expected)) is None
     benchmark.group = f"ada_propagate cora {mode}"
-    benchmark(calls[mode])
+    # a fixed number of rounds: on a busy machine the plugin's own choice may take minutes
+    benchmark.pedantic(calls[mode], rounds=15, warmup_rounds=3)

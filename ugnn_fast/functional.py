@@ -56,7 +56,7 @@ def ada_propagate(
     chosen = choose("ada_propagate", backend, x)
     if chosen == "reference" or steps == 0 or x.numel() == 0:
         _check_values(x, c, "c")
-        return reference.ada_propagate(g, x, c, steps)
+        return reference.ada_propagate(g, _reference_storage(x), c, steps)
     if isinstance(c, float):
         return ops.ada_propagate(g.tensors(), x, None, c, steps, "none", chosen, False)
     if not _tracked(c):
@@ -133,7 +133,7 @@ def propagate(
     chosen = choose("propagate", backend, x)
     if chosen == "reference" or steps == 0 or x.numel() == 0:
         return reference.propagate(
-            g, x, steps, **named, c=c, edge_value=edge_value, norm=norm, left=left, right=right, gamma=gamma, out=out,
+            g, _reference_storage(x), steps, **named, c=c, edge_value=edge_value, norm=norm, left=left, right=right, gamma=gamma, out=out,
             clamp=None if clamp is None else bounds,
         )  # fmt: skip
     if isinstance(c, float):
@@ -143,7 +143,7 @@ def propagate(
         c, edge_value, left, right, gamma, coefficients["agg"], coefficients["keep"], coefficients["prev"],
         None if clamp is None else x,
     )  # fmt: skip
-    reverse = g.reverse if edge_value is not None and torch.is_grad_enabled() else None
+    reverse = _reverse(g) if edge_value is not None and torch.is_grad_enabled() else None
     return ops.propagate(
         g.tensors(), x, c, edge_value, reverse, False, left, right, *coefficients.values(), scales, gamma, norm, steps,
         out, *bounds, keep_states, chosen,
@@ -155,7 +155,7 @@ def neighbor_mean(g: Graph, x: Tensor, *, backend: str = "auto") -> Tensor:
     check_graph(g)
     check_nodes(g, x)
     if choose("neighbor_mean", backend, x) == "reference":
-        return reference.neighbor_mean(g, x)
+        return reference.neighbor_mean(g, _reference_storage(x))
     return propagate(g, x, 1, norm="row", backend=backend)
 
 
@@ -165,7 +165,7 @@ def neighbor_var(g: Graph, x: Tensor, *, backend: str = "auto") -> Tensor:
     check_nodes(g, x)
     chosen = choose("neighbor_var", backend, x)
     if chosen == "reference" or x.numel() == 0:
-        return reference.neighbor_var(g, x)
+        return reference.neighbor_var(g, _reference_storage(x))
     return ops.neighbor_var(g.tensors(), x, False, chosen)
 
 
@@ -202,7 +202,7 @@ def ada_c(
         bias = bias.reshape(-1).expand(R)
     chosen = choose("ada_c", backend, x)
     if chosen == "reference":
-        return reference.ada_c(g, x, weight, s, bias if bias is None or x.dim() == 3 else bias[0], stat)
+        return reference.ada_c(g, _reference_storage(x), weight, s, bias if bias is None or x.dim() == 3 else bias[0], stat)
     return ops.ada_c(g.tensors(), x, weight.expand(x.shape[1:]), bias, s, stat, False, chosen)
 
 
@@ -250,6 +250,17 @@ def denoising_energy(g: Graph, f: Tensor, s: Tensor, c: Tensor | float, *, backe
 def _tracked(*tensors: Tensor | None) -> bool:
     """Whether autograd will ask for the gradient of one of them."""
     return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
+
+
+def _reverse(g: Graph) -> Tensor:
+    """g.reverse; computed in the call, and not kept, when a compiler traces it and it is not there yet."""
+    return ops.reverse((), g.rowptr, g.col) if torch.compiler.is_compiling() and g._reverse is None else g.reverse
+
+
+def _reference_storage(x: Tensor) -> Tensor:
+    """x as the operators' autocast rule would store it."""
+    device = x.device.type
+    return ops.storage(torch.get_autocast_dtype(device), x) if torch.is_autocast_enabled(device) else x
 
 
 def _memory_mode(x: Tensor, steps: int) -> str:

@@ -231,8 +231,7 @@ class Graph:
     def reverse(self) -> torch.Tensor:
         """int64 [E]: the entry of (j, i) for each entry (i, j). Made at the first use and kept."""
         if self._reverse is None:
-            entries = _builder.reverse(self.rowptr.cpu().numpy(), self.col.cpu().numpy())
-            object.__setattr__(self, "_reverse", torch.from_numpy(entries).to(self.device))
+            object.__setattr__(self, "_reverse", reverse_entries(self.rowptr, self.col))
         assert self._reverse is not None
         return self._reverse
 
@@ -361,6 +360,11 @@ def _check_square(name: str, shape: Any) -> None:
 
 def _has_weights(values: Any, weighted: bool | None) -> bool:
     return bool((values != 1).any()) if weighted is None else bool(weighted)
+
+
+def reverse_entries(rowptr: torch.Tensor, col: torch.Tensor) -> torch.Tensor:
+    """int64 [E]: the entry of (j, i) for each entry (i, j) of a symmetric matrix."""
+    return torch.from_numpy(_builder.reverse(rowptr.cpu().numpy(), col.cpu().numpy())).to(col.device)
 
 
 def _check_memory(num_nodes: int, num_given: int, weight: np.ndarray | None, symmetrize: bool) -> None:

@@ -125,7 +125,7 @@ def _linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 def _dropout(x: Tensor, p: float) -> Tensor:
     if p == 0:
         return x
-    # F.dropout draws its mask from doubles, which takes 2.5 times as long, and the masks are a large part of
-    # an epoch on a small graph. float32 whatever the dtype of x, as 8 bits would not resolve p
+    # F.dropout takes more than twice as long to draw its mask, and the masks are a large part of an epoch on
+    # a small graph. float32 whatever the dtype of x, as 8 bits would not resolve p
     mask = torch.rand(x.shape, device=x.device).ge_(p).mul_(1 / (1 - p))
     return x * mask.to(x.dtype)

@@ -98,11 +98,11 @@ class _AdaPropagate(torch.autograd.Function):
     def backward(ctx, grad_h):
         c_value, steps, memory, backend = ctx.constants
         _, _, need_x, need_c = ctx.needs_input_grad[:4]
-        if not ctx.saved_tensors:
+        kept = ctx.saved_tensors
+        if not kept:
             # W and b are the same on every connected node, so the K-step operator is its own transpose. (G5)
             grad_x, grad_c = ada_propagate(ctx.graph, grad_h, None, c_value, steps, "none", backend, False), None
         else:
-            kept = ctx.saved_tensors
             grad_x, grad_c = ada_propagate_backward(
                 ctx.graph, grad_h, *kept, steps, memory, backend, need_x, need_c
             )

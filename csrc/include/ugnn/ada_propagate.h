@@ -10,20 +10,26 @@
 namespace ugnn {
 namespace UGNN_ISA {
 
+// sum_j a_ij values_j; in double, since a hub may have very many neighbours with much the same value
+template <class A>
+UGNN_INLINE double weighted_sum(const Csr& g, int64_t i, const A* values) {
+  double sum = 0;
+  if (g.weight) {
+    for (int64_t e = g.rowptr[i]; e < g.rowptr[i + 1]; ++e) sum += double(g.weight[e]) * double(values[g.col[e]]);
+  } else {
+    for (int64_t e = g.rowptr[i]; e < g.rowptr[i + 1]; ++e) sum += double(values[g.col[e]]);
+  }
+  return sum;
+}
+
 // (B) for the rows [begin, end) and one replica; returns the first node whose c is negative or not finite, or -1
 template <class A>
 int64_t node_step_sizes(const Csr& g, const A* c, A* b, int64_t begin, int64_t end) {
   int64_t bad = -1;
   for (int64_t i = begin; i < end; ++i) {
     if (!(c[i] >= 0 && c[i] < A(INFINITY)) && bad < 0) bad = i;
-    A sum = 0;
-    const int64_t last = g.rowptr[i + 1];
-    if (g.weight) {
-      for (int64_t e = g.rowptr[i]; e < last; ++e) sum += A(g.weight[e]) * c[g.col[e]];
-    } else {
-      for (int64_t e = g.rowptr[i]; e < last; ++e) sum += c[g.col[e]];
-    }
-    b[i] = g.degree[i] > 0 ? 1 / (2 + c[i] + sum / degree_of<A>(g, i)) : A(0.5);
+    const double sum = weighted_sum(g, i, c);
+    b[i] = g.degree[i] > 0 ? A(1 / (2 + c[i] + sum / degree_of<A>(g, i))) : A(0.5);
   }
   return bad;
 }
@@ -201,13 +207,7 @@ void ada_propagate_backward(const AdaPropagateBackward& a) {
         share[i] /= degree_of<A>(a.g, i);
       }
 #pragma omp barrier
-      for (int64_t i = begin; i < end; ++i) {
-        A sum = 0;
-        for (int64_t e = a.g.rowptr[i]; e < a.g.rowptr[i + 1]; ++e) {
-          sum += (a.g.weight ? A(a.g.weight[e]) : A(1)) * share[a.g.col[e]];
-        }
-        grad_c[r * N + i] -= sum;
-      }
+      for (int64_t i = begin; i < end; ++i) grad_c[r * N + i] -= A(weighted_sum(a.g, i, share));
     }
   }
 }

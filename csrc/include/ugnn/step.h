@@ -95,6 +95,22 @@ struct StepKernel {
     V p[kNode ? kVecs : 1];
   };
 
+  static UGNN_INLINE void clear(Sums& sums) {
+    UGNN_UNROLL
+    for (int v = 0; v < kVecs; ++v) {
+      sums.s[v] = V{};
+      if constexpr (kNode) sums.p[v] = V{};
+    }
+  }
+
+  static UGNN_INLINE void add_to(Sums& sums, const Sums& before) {
+    UGNN_UNROLL
+    for (int v = 0; v < kVecs; ++v) {
+      sums.s[v] += before.s[v];
+      if constexpr (kNode) sums.p[v] += before.p[v];
+    }
+  }
+
   static UGNN_INLINE void add(const Step<T>& a, int64_t e, Sums& sums) {
     const int64_t j = a.g.col[e];
     const T* row = a.table + j * kLd;
@@ -217,11 +233,6 @@ struct StepKernel {
     const Tail<kLanes> tail(a.width - (kVecs - 1) * kLanes);
     for (int64_t item = begin; item < end; ++item) {
       Sums sums;
-      UGNN_UNROLL
-      for (int v = 0; v < kVecs; ++v) {
-        sums.s[v] = V{};
-        if constexpr (kNode) sums.p[v] = V{};
-      }
       int64_t i = 0;
       if (__builtin_expect(part != Part::kHubs, 1)) {
         int64_t first, last;
@@ -233,7 +244,18 @@ struct StepKernel {
         } else {
           pieces.find(item, first, last);
         }
-        gather(a, first, last, sums);
+        // long rows in blocks: one sum over thousands of neighbours would lose digits
+        Sums before;
+        bool more = false;
+        do {
+          const int64_t stop = last - first > kBlockEntries ? first + kBlockEntries : last;
+          clear(sums);
+          gather(a, first, stop, sums);
+          if (__builtin_expect(more, 0)) add_to(sums, before);
+          if (__builtin_expect(stop < last, 0)) before = sums;
+          more = true;
+          first = stop;
+        } while (__builtin_expect(first < last, 0));
         if (__builtin_expect(part == Part::kPieces, 0)) {
           A* partial = a.partial + item * 2 * kLd;
           UGNN_UNROLL
@@ -246,6 +268,7 @@ struct StepKernel {
       } else {
         i = a.g.hubs[item];
         int64_t number, last;
+        clear(sums);
         for (pieces.range(item, number, last); number < last; ++number) {
           const A* partial = a.partial + number * 2 * kLd;
           UGNN_UNROLL
