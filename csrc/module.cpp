@@ -86,6 +86,12 @@ void denoising_energy(const Csr& g, int dtype, int threads, int64_t R, int64_t D
   kernels().denoising_energy(a);
 }
 
+void edge_dot(const Csr& g, int dtype, int threads, int64_t D, uint64_t v, uint64_t u, uint64_t out) {
+  const EdgeDot a{g, DType(dtype), threads, D, at(v), at(u), at(out)};
+  py::gil_scoped_release release;
+  kernels().edge_dot(a);
+}
+
 void row_sum(int dtype, int threads, int64_t N, int64_t D, uint64_t values, uint64_t out) {
   const RowSum a{DType(dtype), threads, N, D, at(values), at(out)};
   py::gil_scoped_release release;
@@ -107,6 +113,7 @@ PYBIND11_MODULE(_C, m) {
   m.def("neighbor_var_backward", &neighbor_var_backward);
   m.def("local_smoothness", &local_smoothness);
   m.def("denoising_energy", &denoising_energy);
+  m.def("edge_dot", &edge_dot);
   m.def("row_sum", &row_sum);
   bind_graph(m);
 }

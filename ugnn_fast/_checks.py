@@ -1,6 +1,7 @@
 """Checks of arguments, with errors that name the argument, what was expected and what came."""
 
 import math
+from numbers import Integral, Real
 from typing import Any
 
 import torch
@@ -59,8 +60,10 @@ def acc_dtype(x: Tensor) -> torch.dtype:
     return torch.float64 if x.dtype == torch.float64 else torch.float32
 
 
-def check_coefficient(g: Graph, x: Tensor, t: Tensor, name: str, shapes: dict[str, tuple]) -> None:
-    """t has one of the named shapes, the dtype of coefficients and the graph's device."""
+def check_coefficient(g: Graph, x: Tensor, t: Any, name: str, shapes: dict[str, tuple]) -> None:
+    """t is a tensor with one of the named shapes, the dtype of coefficients and the graph's device."""
+    if not isinstance(t, Tensor):
+        raise TypeError(f"{name} must be a tensor, got {type(t).__name__}")
     if tuple(t.shape) not in shapes.values():
         expected = " or ".join(f"{text} = {list(value)}" for text, value in shapes.items())
         raise ValueError(f"{name} must be {expected}, got {shape(t)}")
@@ -78,7 +81,9 @@ def node_shapes(x: Tensor) -> dict[str, tuple]:
 
 
 def check_number(value: Any, name: str, *, low: float = -math.inf) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    if type(value) is float and math.isfinite(value) and value >= low:
+        return value
+    if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"{name} must be a number, got {type(value).__name__}")
     if not (math.isfinite(value) and value >= low):
         bound = "" if low == -math.inf else f" and >= {low:g}"
@@ -87,13 +92,27 @@ def check_number(value: Any, name: str, *, low: float = -math.inf) -> float:
 
 
 def check_steps(steps: Any) -> int:
-    if isinstance(steps, bool) or not isinstance(steps, int):
+    if isinstance(steps, bool) or not isinstance(steps, Integral):
         raise TypeError(f"steps must be an int, got {type(steps).__name__}")
     if steps < 0:
         raise ValueError(f"steps must be >= 0, got {steps}")
-    return steps
+    return int(steps)
 
 
 def check_choice(value: Any, name: str, choices: tuple[str, ...]) -> None:
     if value not in choices:
         raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
+
+
+def check_clamp(clamp: Any) -> tuple[float, float]:
+    """(lo, hi) with infinities for no bound."""
+    if clamp is None:
+        return -math.inf, math.inf
+    if not isinstance(clamp, (tuple, list)) or len(clamp) != 2:
+        raise TypeError(f"clamp must be (lo, hi) or None, got {clamp!r}")
+    lo, hi = (unbounded if bound is None else bound for bound, unbounded in zip(clamp, (-math.inf, math.inf), strict=True))
+    if not (isinstance(lo, Real) and isinstance(hi, Real)):
+        raise TypeError(f"clamp must be (lo, hi) of numbers or None, got {clamp!r}")
+    if not lo <= hi:
+        raise ValueError(f"clamp must be (lo, hi) with lo <= hi, got {clamp!r}")
+    return float(lo), float(hi)

@@ -18,6 +18,7 @@ from ugnn_fast._backend import choose
 from ugnn_fast._checks import (
     acc_dtype,
     check_choice,
+    check_clamp,
     check_coefficient,
     check_device,
     check_graph,
@@ -50,7 +51,7 @@ def ada_propagate(
     """
     check_graph(g)
     check_nodes(g, x)
-    check_steps(steps)
+    steps = check_steps(steps)
     check_choice(memory, "memory", _MEMORY)
     c = _node_weights(g, x, c)
     chosen = choose("ada_propagate", backend, x)
@@ -99,7 +100,7 @@ def propagate(
     """
     check_graph(g)
     check_nodes(g, x)
-    check_steps(steps)
+    steps = check_steps(steps)
     check_choice(memory, "memory", _MEMORY)
     check_choice(norm, "norm", ("sym", "row", "none"))
     check_choice(out, "out", ("last", "sum", "all"))
@@ -119,10 +120,7 @@ def propagate(
         raise ValueError(f'gamma goes with out="sum" and only there, got out="{out}" and gamma {type(gamma).__name__}')
     if gamma is not None:
         check_coefficient(g, x, gamma, "gamma", {"[K + 1]": (steps + 1,)})
-    lo, hi = (None, None) if clamp is None else clamp
-    bounds = (-math.inf if lo is None else float(lo), math.inf if hi is None else float(hi))
-    if not bounds[0] <= bounds[1]:
-        raise ValueError(f"clamp must be (lo, hi) with lo <= hi, got {clamp}")
+    bounds = check_clamp(clamp)
 
     named = {"agg": agg, "skip": skip, "keep": keep, "prev": prev}
     coefficients, scales = {}, []
@@ -191,8 +189,6 @@ def ada_c(
     shapes = {"[D]": (x.shape[-1],)}
     if x.dim() == 3:
         shapes["[R, D]"] = tuple(x.shape[1:])
-    if not isinstance(weight, Tensor):
-        raise TypeError(f"weight must be a tensor, got {type(weight).__name__}")
     check_coefficient(g, x, weight, "weight", shapes)
     if bias is not None:
         if not isinstance(bias, Tensor):

@@ -16,6 +16,7 @@ const KernelTable table = {UGNN_NAME(UGNN_ISA),
                            neighbor_var_backward_any,
                            local_smoothness_any,
                            denoising_energy_any,
+                           edge_dot_any,
                            row_sum_any,
                            padded_width_any};
 

@@ -22,6 +22,7 @@ from ugnn_fast.ops._native_call import (
     replicas_and_width,
     storage,
 )
+from ugnn_fast.ops.edge_dot import edge_dot
 from ugnn_fast.ops.row_sum import row_sum
 
 NORMS = {"none": 0, "sym": 1, "row": 2, "given": 3}
@@ -77,9 +78,9 @@ def _body(graph, *arguments):
     x = a.x.contiguous()
     R, D = replicas_and_width(x)
     states_shape = (a.steps if a.keep_states and a.out != "all" else 0, *x.shape)
-    _memory.require(
-        states_shape[0] * x.numel() * x.element_size(), x.device, f"propagate of {a.steps} steps with gradients"
-    )
+    tables = a.steps + 1 if a.out == "all" else states_shape[0]
+    what = 'with out="all"' if a.out == "all" else "with gradients"
+    _memory.require(tables * x.numel() * x.element_size(), x.device, f"propagate of {a.steps} steps {what}")
     states = x.new_empty(states_shape)
     last = total = all_steps = None
     if a.out == "all":
@@ -149,8 +150,10 @@ def _dot_rows(p: Tensor, q: Tensor, dtype: torch.dtype) -> Tensor:
 class _Propagate(torch.autograd.Function):
     @staticmethod
     def forward(ctx, kernel, graph, *arguments):
-        result, states = kernel(graph, *arguments)
         a = Arguments(*arguments)
+        if any(ctx.needs_input_grad[3:]) or a.clamped:
+            arguments = tuple(a := a._replace(keep_states=True))
+        result, states = kernel(graph, *arguments)
         ctx.graph = graph
         # tensors go through save_for_backward, everything else stays in the tuple
         ctx.places = [k for k, value in enumerate(arguments) if isinstance(value, Tensor)]
@@ -268,7 +271,7 @@ def _gradients(graph: tuple, a: Arguments, grad: Tensor, states: Tensor, needed:
             both = v * aggregate(u, None, None, False) + u * aggregate(v, None, None, False)
             add("c", both.sum(-1) if a.c.dim() == 2 else both.flatten(1).sum(1))
         if "edge_value" in needed:
-            add("edge_value", _edge_dots(graph, v, scaled(H, right), a.transposed, a.reverse))
+            add("edge_value", edge_dot(graph, v, scaled(H, right), a.backend))
         if "gamma" in needed:
             add("gamma", torch.zeros(K + 1, dtype=dtype, device=x.device))
             sums["gamma"][k + 1] += _total(grad.to(dtype) * state(k + 1))
@@ -289,7 +292,8 @@ def _gradients(graph: tuple, a: Arguments, grad: Tensor, states: Tensor, needed:
         if name in needed:
             grads[name] = sums[name]
     if "edge_value" in needed:
-        grads["edge_value"] = sums["edge_value"] if weight is None else sums["edge_value"] * weight.to(dtype)
+        dots = sums["edge_value"] if weight is None else sums["edge_value"] * weight.to(dtype)
+        grads["edge_value"] = dots[a.reverse] if a.transposed else dots
     return grads
 
 
@@ -305,19 +309,6 @@ def _like(rows: Tensor, values: Tensor) -> Tensor:
 def _total(values: Tensor) -> Tensor:
     """Sum of all values, independent of the number of threads."""
     return row_sum((), values.reshape(-1))
-
-
-def _edge_dots(graph: tuple, v: Tensor, u: Tensor, transposed: bool, reverse: Tensor | None) -> Tensor:
-    """<v_i, u_j> for every stored entry (i, j), [E], in blocks of entries that bound the extra memory."""
-    rowptr, col = graph[0], graph[1]
-    row = torch.repeat_interleave(rowptr.diff(), output_size=col.shape[0])
-    block = max(1, (16 << 20) // max(1, v[0].numel())) if v.shape[0] else 1
-    v, u = v.flatten(1), u.flatten(1)
-    parts = [
-        (v[row[e : e + block]] * u[col[e : e + block]]).sum(1) for e in range(0, col.shape[0], block)
-    ] or [v.new_zeros(0)]
-    dots = torch.cat(parts)
-    return dots[reverse] if transposed else dots
 
 
 def _autocast(dtype: torch.dtype, args: tuple) -> tuple:

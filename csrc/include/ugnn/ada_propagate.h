@@ -13,21 +13,28 @@ namespace UGNN_ISA {
 // sum_j a_ij values_j; in double, since a hub may have very many neighbours with much the same value
 template <class A>
 UGNN_INLINE double weighted_sum(const Csr& g, int64_t i, const A* values) {
-  double sum = 0;
+  const int64_t last = g.rowptr[i + 1];
+  int64_t e = g.rowptr[i];
+  double sums[4] = {};
   if (g.weight) {
-    for (int64_t e = g.rowptr[i]; e < g.rowptr[i + 1]; ++e) sum += double(g.weight[e]) * double(values[g.col[e]]);
+    for (; e < last; ++e) sums[0] += double(g.weight[e]) * double(values[g.col[e]]);
   } else {
-    for (int64_t e = g.rowptr[i]; e < g.rowptr[i + 1]; ++e) sum += double(values[g.col[e]]);
+    for (; e + 4 <= last; e += 4) {
+      UGNN_UNROLL
+      for (int k = 0; k < 4; ++k) sums[k] += double(values[g.col[e + k]]);
+    }
+    for (; e < last; ++e) sums[0] += double(values[g.col[e]]);
   }
-  return sum;
+  return (sums[0] + sums[1]) + (sums[2] + sums[3]);
 }
 
-// (B) for the rows [begin, end) and one replica; returns the first node whose c is negative or not finite, or -1
+// (B) for the rows at positions [begin, end) and one replica; returns the first node whose c is negative or not finite, or -1
 template <class A>
 int64_t node_step_sizes(const Csr& g, const A* c, A* b, int64_t begin, int64_t end) {
   int64_t bad = -1;
-  for (int64_t i = begin; i < end; ++i) {
-    if (!(c[i] >= 0 && c[i] < A(INFINITY)) && bad < 0) bad = i;
+  for (int64_t position = begin; position < end; ++position) {
+    const int64_t i = g.order[position];
+    if (!(c[i] >= 0 && c[i] < A(INFINITY)) && (bad < 0 || i < bad)) bad = i;
     const double sum = weighted_sum(g, i, c);
     b[i] = g.degree[i] > 0 ? A(1 / (2 + c[i] + sum / degree_of<A>(g, i))) : A(0.5);
   }
@@ -80,11 +87,11 @@ void ada_propagate_forward(AdaPropagateForward& a) {
     for (int64_t number = 0; number < slices && a.bad_c < 0; ++number) {
       const Slice slice = all_slices.at(number);
       const int64_t table_size = N * slice.ld, replica = a.RC > 1 ? slice.r * N : 0;
-      const StepRun<T> run = a.c ? step_kernel<T, Weighting::kNode, Epilogue::kForward>(a.g, slice.width)
-                                 : step_kernel<T, Weighting::kUnit, Epilogue::kForward>(a.g, slice.width);
+      const StepRun<T> run = forward_kernel<T>(a.g, a.c, slice.width);
       if (a.c) step.c = static_cast<const A*>(a.c) + replica;
       T* first = u ? u : work.get();
-      fill_table(first, slice, x, ldx, Coef<A>{rho.get(), 1}, begin, end);
+      fill_table(first, slice, x, ldx, Coef<A>{rho.get(), 1}, a.c && c_in_row<T>(a.g, slice.width) ? step.c : nullptr,
+                 begin, end);
       for (int64_t i = begin; i < end; ++i) {
         const A rho_i = rho.get()[i], b_i = b[replica + i], agg = a.c ? b_i : A(2 * a.c_value) * b_i;
         middle.get()[i] = {agg * rho_i * rho_i, 2 * b_i};
@@ -96,6 +103,7 @@ void ada_propagate_forward(AdaPropagateForward& a) {
         step.table = first + (u ? k : k == 0 ? 0 : 1 + (k - 1) % 2) * table_size;
         step.sums = s ? s + k * table_size : nullptr;
         step.factors = last ? final.get() : middle.get();
+        step.columns = slice.width;
         step.width = last ? slice.width : slice.ld;
         step.x = last ? x + slice.first : first;
         step.ldx = last ? ldx : slice.ld;
@@ -150,7 +158,7 @@ void ada_propagate_backward(const AdaPropagateBackward& a) {
     for (int64_t number = 0; number < slices; ++number) {
       const Slice slice = all_slices.at(number);
       const int64_t table_size = N * slice.ld, replica = a.RC > 1 ? slice.r * N : 0;
-      step.width = slice.width;
+      step.columns = step.width = slice.width;
       step.c = static_cast<const A*>(a.c) + replica;
       step.grad_c = grad_c ? grad_c + replica : nullptr;
       step.grad_b = grad_c ? grad_b.get() + replica : nullptr;
@@ -159,6 +167,7 @@ void ada_propagate_backward(const AdaPropagateBackward& a) {
       // the last step's own terms: v = rho b G, 2 b G for x, b <G, H_K> for b
       T* tables[2] = {work.get(), work.get() + table_size};
       T* sums = work.get() + 2 * table_size;
+      const bool in_row = c_in_row<T>(a.g, slice.width);
       for (int64_t i = begin; i < end; ++i) {
         using V = vec_t<A, kBlock>;
         const A b_i = static_cast<const A*>(a.b)[replica + i], to_v = factors.get()[i].first * b_i;
@@ -167,7 +176,8 @@ void ada_propagate_backward(const AdaPropagateBackward& a) {
         V dot{};
         for_columns(slice, [&](int d, const Tail<kBlock>& columns, const Tail<kBlock>& stored) {
           const V g = load_first<kBlock>(grad_h + at + d, columns);
-          store_first<kBlock>(tables[0] + i * slice.ld + d, to_v * g, stored);
+          store_first<kBlock>(tables[0] + i * slice.ld + d,
+                              in_row ? first_or<A, kBlock>(to_v * g, step.c[i], columns) : to_v * g, stored);
           if (grad_x) store_first<kBlock>(grad_x + at + d, 2 * b_i * g, columns);
           if (grad_c) dot += g * load_first<kBlock>(static_cast<const T*>(a.h) + at + d, columns);
         });
@@ -175,7 +185,7 @@ void ada_propagate_backward(const AdaPropagateBackward& a) {
         if (grad_c && a.g.degree[i] > 0) step.grad_b[i] += b_i * sum_lanes<A, kBlock>(dot);
       }
 #pragma omp barrier
-      const StepRun<T> run = step_kernel<T, Weighting::kNode, Epilogue::kBackward>(a.g, slice.width);
+      const StepRun<T> run = backward_kernel<T>(a.g, slice.width);
       for (int64_t k = a.K - 1; k >= 0; --k) {
         const T* u_k = u ? u + k * table_size : nullptr;
         if (gather_s) {
@@ -184,8 +194,9 @@ void ada_propagate_backward(const AdaPropagateBackward& a) {
           again.table = u_k;
           again.factors = ones.get();
           again.out = sums;
+          again.next = nullptr;
           again.ldo = slice.ld;
-          run_step(step_kernel<T, Weighting::kUnit, Epilogue::kForward>(a.g, slice.width), again, split);
+          run_step(forward_kernel<T>(a.g, false, slice.width), again, split);
         }
         const int64_t turn = (a.K - 1 - k) % 2;
         step.table = tables[turn];
@@ -207,7 +218,10 @@ void ada_propagate_backward(const AdaPropagateBackward& a) {
         share[i] /= degree_of<A>(a.g, i);
       }
 #pragma omp barrier
-      for (int64_t i = begin; i < end; ++i) grad_c[r * N + i] -= A(weighted_sum(a.g, i, share));
+      for (int64_t position = begin; position < end; ++position) {
+        const int64_t i = a.g.order[position];
+        grad_c[r * N + i] -= A(weighted_sum(a.g, i, share));
+      }
     }
   }
 }

@@ -21,6 +21,7 @@ void neighbor_stat_any(const NeighborStat&);
 void neighbor_var_backward_any(const NeighborVarBackward&);
 void local_smoothness_any(const LocalSmoothness&);
 void denoising_energy_any(const DenoisingEnergy&);
+void edge_dot_any(const EdgeDot&);
 void row_sum_any(const RowSum&);
 int64_t padded_width_any(DType, int64_t D);
 

@@ -130,7 +130,7 @@ void neighbor_stat(const NeighborStat& a) {
     for (int64_t number = 0; number < slices; ++number) {
       const Slice slice = all_slices.at(number);
       if (!x_is_table) {
-        fill_table(work.get(), slice, x, ldx, Coef<A>{}, begin, end);
+        fill_table<T>(work.get(), slice, x, ldx, Coef<A>{}, nullptr, begin, end);
 #pragma omp barrier
       }
       for_shape<T>(slice.ld, [&](auto shape) {

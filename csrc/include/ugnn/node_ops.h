@@ -1,4 +1,4 @@
-// Per-node measures of a graph signal: local label smoothness and the terms of the denoising energy.
+// Small passes over a graph signal: label smoothness, the terms of the denoising energy, products per edge, sums.
 #pragma once
 
 #include <cmath>
@@ -87,6 +87,31 @@ void denoising_energy(const DenoisingEnergy& a) {
                                                             split.bound[thread + 1]);
       });
 #pragma omp barrier
+    }
+  }
+}
+
+template <class A>
+void edge_dot(const EdgeDot& a) {
+  constexpr int kLanes = 8;
+  using V = vec_t<A, kLanes>;
+  const A *v = static_cast<const A*>(a.v), *u = static_cast<const A*>(a.u);
+  const int64_t whole = a.D / kLanes * kLanes;
+  const Tail<kLanes> rest(int(a.D - whole));
+  RowSplit split;
+  const int threads = useful_threads(a.threads, a.g.E * a.D);
+#pragma omp parallel num_threads(threads)
+  {
+    split_rows(a.g, false, split);
+    const int thread = omp_get_thread_num();
+    for (int64_t i = split.bound[thread]; i < split.bound[thread + 1]; ++i) {
+      for (int64_t e = a.g.rowptr[i]; e < a.g.rowptr[i + 1]; ++e) {
+        const A *own = v + i * a.D, *other = u + a.g.col[e] * a.D;
+        V sum{};
+        for (int64_t d = 0; d < whole; d += kLanes) sum += load<kLanes>(own + d) * load<kLanes>(other + d);
+        if (rest.n) sum += load_first<kLanes>(own + whole, rest) * load_first<kLanes>(other + whole, rest);
+        static_cast<A*>(a.out)[e] = sum_lanes<A, kLanes>(sum);
+      }
     }
   }
 }

@@ -121,6 +121,17 @@ struct DenoisingEnergy {
   void* out;      // A [N, R]
 };
 
+// out_e = <v_i, u_j> for every stored entry e = (i, j)
+struct EdgeDot {
+  Csr g;
+  DType dtype;  // float or double
+  int threads;
+  int64_t D;
+  const void* v;  // A [N, D]
+  const void* u;  // A [N, D]
+  void* out;      // A [E]
+};
+
 // out_d = sum_i values_id, in an order that does not depend on the number of threads
 struct RowSum {
   DType dtype;  // float or double
@@ -139,6 +150,7 @@ struct KernelTable {
   void (*neighbor_var_backward)(const NeighborVarBackward&);
   void (*local_smoothness)(const LocalSmoothness&);
   void (*denoising_energy)(const DenoisingEnergy&);
+  void (*edge_dot)(const EdgeDot&);
   void (*row_sum)(const RowSum&);
   int64_t (*padded_width)(DType, int64_t D);  // values a row of D columns takes in a kept table
 };

@@ -30,14 +30,12 @@ struct StepCoef {
 inline bool is_zero(const CoefView& view) { return view.scale == 0; }
 
 template <class T>
-StepRun<T> propagate_kernel(const PropagateForward& a, bool general, int width) {
-  constexpr Epilogue kForward = Epilogue::kForward, kGeneral = Epilogue::kGeneral;
-  if (a.edge) return step_kernel<T, Weighting::kEdge, kGeneral>(a.g, width);
-  if (a.c)
-    return general ? step_kernel<T, Weighting::kNode, kGeneral>(a.g, width)
-                   : step_kernel<T, Weighting::kNode, kForward>(a.g, width);
-  return general ? step_kernel<T, Weighting::kUnit, kGeneral>(a.g, width)
-                 : step_kernel<T, Weighting::kUnit, kForward>(a.g, width);
+StepRun<T> propagate_kernel(const PropagateForward& a, bool general, int columns) {
+  constexpr Epilogue kGeneral = Epilogue::kGeneral;
+  if (!general) return forward_kernel<T>(a.g, a.c, columns);
+  if (a.edge) return step_kernel<T, Weighting::kEdge, true, kGeneral>(columns);
+  return a.c ? step_kernel<T, Weighting::kNode, true, kGeneral>(columns)
+             : step_kernel<T, Weighting::kUnit, true, kGeneral>(columns);
 }
 
 template <class T>
@@ -102,7 +100,8 @@ void propagate_forward(const PropagateForward& a) {
       T* tables = work.get() + table_size;
       T* own = work.get() + 3 * table_size;
       const T* first = x_is_table ? x : work.get();
-      if (!x_is_table) fill_table(work.get(), slice, x, ldx, right, begin, end);
+      const bool in_row = a.c && !general && c_in_row<T>(a.g, slice.width);
+      if (!x_is_table) fill_table(work.get(), slice, x, ldx, right, in_row ? step.c : nullptr, begin, end);
       A* total = a.total ? static_cast<A*>(a.total) + slice.first : nullptr;
       if (total) {
         const A gamma = static_cast<const A*>(a.gamma)[0];
@@ -126,6 +125,7 @@ void propagate_forward(const PropagateForward& a) {
         }
         T* next = last ? nullptr : tables + k % 2 * table_size;
         step.table = k == 0 ? first : tables + (k - 1) % 2 * table_size;
+        step.columns = slice.width;
         if (!general) {
           step.width = last ? slice.width : slice.ld;
           if (has_skip) step.x = last ? x + slice.first : first;

@@ -8,6 +8,7 @@
 
 #if defined(__linux__)
 #include <sys/mman.h>
+#include <unistd.h>
 #endif
 
 #include "ugnn/step.h"
@@ -75,12 +76,20 @@ class Buffer {
   T* data_ = nullptr;
 };
 
+// Bytes of a core's second-level cache.
+inline int64_t cache_bytes() {
+#if defined(_SC_LEVEL2_CACHE_SIZE)
+  static const int64_t bytes = sysconf(_SC_LEVEL2_CACHE_SIZE);
+  if (bytes > 0) return bytes;
+#endif
+  return 1 << 20;
+}
+
 // Rows by length keep the branch predictor right while a table is in the second-level cache. Beyond that, natural
 // order with neighbour rows fetched ahead wins (docs/performance.md).
 template <class T>
 void choose_order(Step<T>& step, int ld) {
-  constexpr int64_t kCacheBytes = 1 << 20;
-  const bool cached = step.g.N * ld * int64_t(sizeof(T)) <= kCacheBytes;
+  const bool cached = step.g.N * ld * int64_t(sizeof(T)) <= cache_bytes();
   step.sorted = cached;
   step.prefetch = cached ? 0 : 32;
 }
@@ -133,16 +142,17 @@ UGNN_INLINE void for_columns(const Slice& slice, Body body) {
   }
 }
 
-// table_i = scale_i x_i for the columns of a slice, padded with zeros
+// table_i = scale_i x_i for the columns of a slice, and behind them c_i, or zeros without c
 template <class T>
-void fill_table(T* table, const Slice& slice, const T* x, int64_t ldx, Coef<acc_t<T>> scale, int64_t begin,
-                int64_t end) {
+void fill_table(T* table, const Slice& slice, const T* x, int64_t ldx, Coef<acc_t<T>> scale, const acc_t<T>* c,
+                int64_t begin, int64_t end) {
   for (int64_t i = begin; i < end; ++i) {
     const T* from = x + i * ldx + slice.first;
     T* to = table + i * slice.ld;
     const acc_t<T> factor = scale.at(i);
     for_columns(slice, [&](int d, const Tail<kBlock>& columns, const Tail<kBlock>& stored) {
-      store_first<kBlock>(to + d, factor * load_first<kBlock>(from + d, columns), stored);
+      const auto row = factor * load_first<kBlock>(from + d, columns);
+      store_first<kBlock>(to + d, c ? first_or<acc_t<T>, kBlock>(row, c[i], columns) : row, stored);
     });
   }
 }

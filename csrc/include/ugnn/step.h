@@ -3,7 +3,8 @@
 //   s_i = sum_j a_ij u_j,   p_i = sum_j a_ij c_j u_j,   y_i = s_i | c_i s_i + p_i | sum_j a_ij e_ij u_j
 //
 // u is a table of rows that are already scaled by their right factor, so that no edge weight is stored or rebuilt
-// beyond c_j. A row is owned by one thread; its sums stay in registers until the epilogue has used them.
+// beyond c_j. A row is owned by one thread; its sums stay in registers until the epilogue has used them. What is read
+// per neighbour decides the speed: where a table row has room behind its columns, c_j lies there.
 #pragma once
 
 #include "ugnn/shape.h"
@@ -13,7 +14,8 @@
 namespace ugnn {
 namespace UGNN_ISA {
 
-enum class Weighting { kUnit, kNode, kEdge };  // W = 1 | c_i + c_j | e_ij
+// W = 1 | c_i + c_j, c in an array | the same, c_j behind the columns of row j | e_ij
+enum class Weighting { kUnit, kNode, kNodeInRow, kEdge };
 enum class Epilogue { kForward, kGeneral, kBackward };
 // rows that are no hubs | pieces of hubs, summed into memory | hubs, from the sums of their pieces
 enum class Part { kRows, kPieces, kHubs };
@@ -32,21 +34,23 @@ struct Factors {
   A first, second;
 };
 
-// Tables are [N, padded(width)], with zeros behind the columns; other rows are at p + i * ld_p.
+// Tables are [N, padded(columns)]; behind the columns of a row lie zeros, or c_i for kNodeInRow. Other rows are at
+// p + i * ld_p.
 template <class T>
 struct Step {
   using A = acc_t<T>;
   Csr g;
   bool sorted = false;  // rows in the order of g.order
   int prefetch = 0;     // entries ahead; 0: none
-  int width = 0;        // columns of the rows that are not tables
+  int columns = 0;      // of the slice
+  int width = 0;        // values to read and write of a row of x and out: columns, or all if they are tables
 
   // gather
   const T* table = nullptr;
-  const A* c = nullptr;              // [N], kNode
+  const A* c = nullptr;              // [N], kNode and kNodeInRow
   const A* edge = nullptr;           // [E], kEdge
   const int64_t* reverse = nullptr;  // [E]: take e_ji in place of e_ij
-  A* partial = nullptr;              // [pieces, 2, padded(width)], sums of the pieces of hub rows
+  A* partial = nullptr;              // [pieces, 2, padded(columns)], sums of the pieces of hub rows
 
   // [N]: kForward and kGeneral (scale of y, scale of x), kBackward (rho, b)
   const Factors<A>* factors = nullptr;
@@ -83,11 +87,13 @@ struct Step {
   bool first = false;   // the step that started from x
 };
 
+// kWeighted: the graph may have weights, looked up at run time; without it there are none.
 template <class T, int kLanes, int kVecs, Weighting kW, bool kWeighted, Epilogue kE>
 struct StepKernel {
   using A = acc_t<T>;
   using V = vec_t<A, kLanes>;
-  static constexpr bool kNode = kW == Weighting::kNode;
+  static constexpr bool kInRow = kW == Weighting::kNodeInRow;
+  static constexpr bool kNode = kW == Weighting::kNode || kInRow;
   static constexpr int64_t kLd = kLanes * kVecs;
 
   struct Sums {
@@ -111,30 +117,33 @@ struct StepKernel {
     }
   }
 
-  static UGNN_INLINE void add(const Step<T>& a, int64_t e, Sums& sums) {
-    const int64_t j = a.g.col[e];
+  // entry e, with column j
+  static UGNN_INLINE void add(const Step<T>& a, int64_t e, int64_t j, Sums& sums) {
     const T* row = a.table + j * kLd;
     A w = 1;
-    if constexpr (kE == Epilogue::kGeneral) {
+    if constexpr (kWeighted) {
       if (a.g.weight) w = A(a.g.weight[e]);
-    } else if constexpr (kWeighted) {
-      w = A(a.g.weight[e]);
     }
     if constexpr (kW == Weighting::kEdge) w *= a.edge[a.reverse ? a.reverse[e] : e];
-    A wc = 0;
-    if constexpr (kNode) {
-      wc = a.c[j];
-      if constexpr (kWeighted) wc *= w;
-    }
+    // Every row is loaded once and kept: a second load from a line that is still on its way costs as much as a miss.
+    V u[kVecs];
     UGNN_UNROLL
     for (int v = 0; v < kVecs; ++v) {
-      const V u = load<kLanes>(row + v * kLanes);
+      u[v] = load<kLanes>(row + v * kLanes);
+      keep(u[v]);
+    }
+    V wc{};
+    if constexpr (kInRow) wc = last_lane<A, kLanes>(u[kVecs - 1]);
+    if constexpr (kW == Weighting::kNode) wc += a.c[j];
+    if constexpr (kNode && kWeighted) wc *= w;
+    UGNN_UNROLL
+    for (int v = 0; v < kVecs; ++v) {
       if constexpr (kWeighted || kW == Weighting::kEdge) {
-        sums.s[v] += w * u;
+        sums.s[v] += w * u[v];
       } else {
-        sums.s[v] += u;
+        sums.s[v] += u[v];
       }
-      if constexpr (kNode) sums.p[v] += wc * u;
+      if constexpr (kNode) sums.p[v] += wc * u[v];
     }
   }
 
@@ -146,10 +155,10 @@ struct StepKernel {
         const char* row = reinterpret_cast<const char*>(a.table + a.g.col[ahead] * kLd);
         UGNN_UNROLL
         for (int byte = 0; byte < int(sizeof(T) * kLd); byte += 64) __builtin_prefetch(row + byte, 0, 2);
-        add(a, e, sums);
+        add(a, e, a.g.col[e], sums);
       }
     } else {
-      for (int64_t e = begin; e < end; ++e) add(a, e, sums);
+      for (int64_t e = begin; e < end; ++e) add(a, e, a.g.col[e], sums);
     }
   }
 
@@ -158,46 +167,56 @@ struct StepKernel {
     return sums.s[v];
   }
 
-  // columns of vector v of a row that is not a table: all lanes but in the last one
-  static UGNN_INLINE V load_columns(const T* row, int v, const Tail<kLanes>& tail) {
+  // vector v of a row of which only the last vector may be partial
+  template <class U>
+  static UGNN_INLINE V load_row(const U* row, int v, const Tail<kLanes>& tail) {
     return v < kVecs - 1 ? load<kLanes>(row + v * kLanes) : load_first<kLanes>(row + v * kLanes, tail);
   }
   template <class U>
-  static UGNN_INLINE void store_columns(U* row, int v, V value, const Tail<kLanes>& tail) {
+  static UGNN_INLINE void store_row(U* row, int v, V value, const Tail<kLanes>& tail) {
     if (v < kVecs - 1) {
       store<kLanes>(row + v * kLanes, value);
     } else {
       store_first<kLanes>(row + v * kLanes, value, tail);
     }
   }
+  // the value for a table row: with c_i behind the columns where it belongs there
+  static UGNN_INLINE V with_c(V value, A c_i, int v, const Tail<kLanes>& columns) {
+    if constexpr (kInRow) return v < kVecs - 1 ? value : first_or<A, kLanes>(value, c_i, columns);
+    return value;
+  }
 
-  static UGNN_INLINE void finish(const Step<T>& a, int64_t i, const Sums& sums, const Tail<kLanes>& tail) {
+  struct Tails {
+    Tail<kLanes> columns, width;
+  };
+
+  static UGNN_INLINE void finish(const Step<T>& a, int64_t i, const Sums& sums, const Tails& tails) {
     const Factors<A> factors = a.factors[i];
     A c_i = 0;
     if constexpr (kNode) c_i = a.c[i];
     UGNN_UNROLL
     for (int v = 0; v < kVecs; ++v) {
       V z = factors.first * y_of(sums, c_i, v);
-      if (a.x) z += factors.second * load_columns(a.x + i * a.ldx, v, tail);
+      if (a.x) z += factors.second * load_row(a.x + i * a.ldx, v, tails.width);
       if constexpr (kE == Epilogue::kGeneral) {
-        if (a.h) z += a.keep.at(i) * load_columns(a.h + i * a.ldh, v, tail);
-        if (a.h_prev) z += a.prev.at(i) * load_columns(a.h_prev + i * a.ldp, v, tail);
+        if (a.h) z += a.keep.at(i) * load_row(a.h + i * a.ldh, v, tails.width);
+        if (a.h_prev) z += a.prev.at(i) * load_row(a.h_prev + i * a.ldp, v, tails.width);
         if (a.clamped) z = clamp<A, kLanes>(z, a.lo, a.hi);
         if (a.next) store<kLanes>(a.next + i * kLd + v * kLanes, a.right.at(i) * z);
         if (a.total) {
           A* total = a.total + i * a.ldt;
-          V sum = a.gamma * z;
-          sum += v < kVecs - 1 ? load<kLanes>(total + v * kLanes) : load_first<kLanes>(total + v * kLanes, tail);
-          store_columns(total, v, sum, tail);
+          store_row(total, v, load_row(total, v, tails.width) + a.gamma * z, tails.width);
         }
       }
-      if (kE == Epilogue::kForward || a.out) store_columns(a.out + i * a.ldo, v, z, tail);
+      if (kE == Epilogue::kForward || a.out) {
+        store_row(a.out + i * a.ldo, v, with_c(z, c_i, v, tails.columns), tails.width);
+      }
       if (a.sums) store<kLanes>(a.sums + i * kLd + v * kLanes, sums.s[v]);
     }
   }
 
   // docs/math.md (G1)-(G3), with t = sums.s and G = rho y the gradient of the step's input
-  static UGNN_INLINE void finish_backward(const Step<T>& a, int64_t i, const Sums& sums, const Tail<kLanes>& tail) {
+  static UGNN_INLINE void finish_backward(const Step<T>& a, int64_t i, const Sums& sums, const Tails& tails) {
     const A rho = a.factors[i].first, b = a.factors[i].second, c_i = a.c[i];
     const A to_x = a.first ? rho : 2 * b * rho, to_v = rho * b * rho;
     V dot_c{}, dot_b{};
@@ -206,17 +225,16 @@ struct StepKernel {
       const int64_t at = i * kLd + v * kLanes;
       const V y = y_of(sums, c_i, v);
       if (a.s) {
-        const V u = load<kLanes>(a.u + at);
-        dot_c += load<kLanes>(a.table + at) * load<kLanes>(a.s + at) + u * sums.s[v];
+        // what lies behind the columns in one factor of a product is zero in the other
+        const V u = load_row(a.u + i * kLd, v, tails.columns);
+        dot_c += load_row(a.table + i * kLd, v, tails.columns) * load<kLanes>(a.s + at) + u * sums.s[v];
         dot_b += y * u;
       }
       if (a.grad_x) {
         A* grad = a.grad_x + i * a.ldg;
-        V sum = to_x * y;
-        sum += v < kVecs - 1 ? load<kLanes>(grad + v * kLanes) : load_first<kLanes>(grad + v * kLanes, tail);
-        store_columns(grad, v, sum, tail);
+        store_row(grad, v, load_row(grad, v, tails.columns) + to_x * y, tails.columns);
       }
-      if (a.next) store<kLanes>(a.next + at, to_v * y);
+      if (a.next) store<kLanes>(a.next + at, with_c(to_v * y, c_i, v, tails.columns));
     }
     if (a.s) {
       a.grad_c[i] += sum_lanes<A, kLanes>(dot_c);
@@ -224,13 +242,73 @@ struct StepKernel {
     }
   }
 
-  // Items [begin, end) of one part of a step. One function, so that gather and epilogue are compiled once. The step
-  // is a copy: stores go through pointers to anything, and the compiler would read its members again after each.
-  static void run(const Step<T>& step, Part part, int64_t begin, int64_t end) {
+  static UGNN_INLINE void finish_any(const Step<T>& a, int64_t i, const Sums& sums, const Tails& tails) {
+    if constexpr (kE == Epilogue::kBackward) {
+      finish_backward(a, i, sums, tails);
+    } else {
+      finish(a, i, sums, tails);
+    }
+  }
+
+  static UGNN_INLINE Tails tails_of(const Step<T>& a) {
+    constexpr int kBefore = (kVecs - 1) * kLanes;
+    return {Tail<kLanes>(a.columns - kBefore), Tail<kLanes>(a.width - kBefore)};
+  }
+
+  // Items [begin, end) of one part of a step.
+  static void run(const Step<T>& a, Part part, int64_t begin, int64_t end) {
+    if constexpr (kVecs == 1 && !kWeighted) {
+      if (part == Part::kRows && a.sorted && !a.prefetch) return run_together(a, begin, end);
+    }
+    run_items(a, part, begin, end);
+  }
+
+  // Narrow rows of much the same length, four at a time: four chains of sums, and less to decide for each row. The
+  // order in which a row is summed stays the same. The step is a copy: stores go through pointers to anything, and the
+  // compiler would read its members again after each.
+  static void run_together(const Step<T>& step, int64_t begin, int64_t end) {
+    constexpr int kTogether = 4;
+    const Step<T> a = step;
+    const Tails tails = tails_of(a);
+    int64_t position = begin;
+    for (; position + kTogether <= end; position += kTogether) {
+      int64_t row[kTogether], first[kTogether], length[kTogether];
+      int64_t common = kBlockEntries, longest = 0;
+      UGNN_UNROLL
+      for (int k = 0; k < kTogether; ++k) {
+        row[k] = a.g.order[position + k];
+        first[k] = a.g.rowptr[row[k]];
+        length[k] = a.g.rowptr[row[k] + 1] - first[k];
+        common = length[k] < common ? length[k] : common;
+        longest = length[k] > longest ? length[k] : longest;
+      }
+      if (__builtin_expect(longest > kBlockEntries, 0)) {
+        run_items(step, Part::kRows, position, position + kTogether);
+        continue;
+      }
+      Sums sums[kTogether];
+      UGNN_UNROLL
+      for (int k = 0; k < kTogether; ++k) clear(sums[k]);
+      for (int64_t e = 0; e < common; ++e) {
+        UGNN_UNROLL
+        for (int k = 0; k < kTogether; ++k) add(a, first[k] + e, a.g.col[first[k] + e], sums[k]);
+      }
+      UGNN_UNROLL
+      for (int k = 0; k < kTogether; ++k) {
+        for (int64_t e = common; e < length[k]; ++e) add(a, first[k] + e, a.g.col[first[k] + e], sums[k]);
+      }
+      UGNN_UNROLL
+      for (int k = 0; k < kTogether; ++k) finish_any(a, row[k], sums[k], tails);
+    }
+    run_items(step, Part::kRows, position, end);
+  }
+
+  // One function for all parts, so that gather and epilogue are compiled once.
+  static __attribute__((noinline)) void run_items(const Step<T>& step, Part part, int64_t begin, int64_t end) {
     const Step<T> a = step;
     const int64_t hub_len = hub_length(a.g.E);
     const HubPieces pieces{a.g};
-    const Tail<kLanes> tail(a.width - (kVecs - 1) * kLanes);
+    const Tails tails = tails_of(a);
     for (int64_t item = begin; item < end; ++item) {
       Sums sums;
       int64_t i = 0;
@@ -278,11 +356,7 @@ struct StepKernel {
           }
         }
       }
-      if constexpr (kE == Epilogue::kBackward) {
-        finish_backward(a, i, sums, tail);
-      } else {
-        finish(a, i, sums, tail);
-      }
+      finish_any(a, i, sums, tails);
     }
   }
 };
@@ -290,28 +364,57 @@ struct StepKernel {
 template <class T>
 using StepRun = void (*)(const Step<T>&, Part part, int64_t begin, int64_t end);
 
-// The kernel for a slice of so many columns; compiled in csrc/cpu/step_*.cpp.
-template <class T, Weighting kW, Epilogue kE>
-StepRun<T> step_kernel(const Csr& g, int width);
+// The kernel for a slice of so many columns; compiled in csrc/cpu/step_*.cpp. kGeneral and kBackward serve any graph
+// (kBackward has a second version for graphs without weights); kForward serves graphs without weights, in float and
+// bfloat16, and kNodeInRow exists for float alone.
+template <class T, Weighting kW, bool kWeighted, Epilogue kE>
+StepRun<T> step_kernel(int columns);
 
-template <class T, Weighting kW, Epilogue kE, bool kWeighted>
-StepRun<T> step_kernel_of(int width) {
-  return for_shape<T>(padded(width), [](auto shape) -> StepRun<T> {
-    return StepKernel<T, shape.kLanes, shape.kVecs, kW, kWeighted, kE>::run;
-  });
+#define UGNN_STEP_KERNEL(T, kW, kWeighted, kE)                                            \
+  template <>                                                                             \
+  StepRun<T> step_kernel<T, kW, kWeighted, kE>(int columns) {                             \
+    return for_shape<T>(padded(columns), [](auto shape) -> StepRun<T> {                   \
+      return StepKernel<T, decltype(shape)::kLanes, decltype(shape)::kVecs, kW, kWeighted, kE>::run; \
+    });                                                                                   \
+  }
+// kernels that every type has
+#define UGNN_STEP_KERNELS(kW, kE)              \
+  UGNN_STEP_KERNEL(float, kW, true, kE)  \
+  UGNN_STEP_KERNEL(double, kW, true, kE) \
+  UGNN_STEP_KERNEL(bfloat16, kW, true, kE)
+
+// how c_j is read: in the row where there is room, which loses digits in a 16-bit type
+template <class T>
+bool c_in_row(const Csr& g, int columns) {
+  return std::is_same_v<T, float> && !g.weight && padded(columns) > columns;
 }
 
-// in one source file for each pair of weighting and epilogue
-#define UGNN_STEP_KERNEL(T, kW, kE)                                                                     \
-  template <>                                                                                           \
-  StepRun<T> step_kernel<T, kW, kE>(const Csr& g, int width) {                                          \
-    if constexpr (kE == Epilogue::kGeneral) return step_kernel_of<T, kW, kE, true>(width);              \
-    return g.weight ? step_kernel_of<T, kW, kE, true>(width) : step_kernel_of<T, kW, kE, false>(width); \
+template <class T>
+StepRun<T> forward_kernel(const Csr& g, bool has_c, int columns) {
+  constexpr Weighting kUnit = Weighting::kUnit, kNode = Weighting::kNode;
+  if constexpr (!std::is_same_v<T, double>) {
+    constexpr Epilogue kForward = Epilogue::kForward;
+    if (!g.weight && !has_c) return step_kernel<T, kUnit, false, kForward>(columns);
+    if constexpr (std::is_same_v<T, float>) {
+      if (has_c && c_in_row<T>(g, columns)) return step_kernel<T, Weighting::kNodeInRow, false, kForward>(columns);
+    }
+    if (!g.weight) return step_kernel<T, kNode, false, kForward>(columns);
   }
-#define UGNN_STEP_KERNELS(kW, kE)  \
-  UGNN_STEP_KERNEL(float, kW, kE)  \
-  UGNN_STEP_KERNEL(double, kW, kE) \
-  UGNN_STEP_KERNEL(bfloat16, kW, kE)
+  return has_c ? step_kernel<T, kNode, true, Epilogue::kGeneral>(columns)
+               : step_kernel<T, kUnit, true, Epilogue::kGeneral>(columns);
+}
+
+template <class T>
+StepRun<T> backward_kernel(const Csr& g, int columns) {
+  constexpr Epilogue kBackward = Epilogue::kBackward;
+  if constexpr (!std::is_same_v<T, double>) {
+    if constexpr (std::is_same_v<T, float>) {
+      if (c_in_row<T>(g, columns)) return step_kernel<T, Weighting::kNodeInRow, false, kBackward>(columns);
+    }
+    if (!g.weight) return step_kernel<T, Weighting::kNode, false, kBackward>(columns);
+  }
+  return step_kernel<T, Weighting::kNode, true, kBackward>(columns);
+}
 
 }  // namespace UGNN_ISA
 }  // namespace ugnn

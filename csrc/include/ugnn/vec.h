@@ -47,6 +47,20 @@ struct vec_type<A, 1> {
 template <class A, int kLanes>
 using vec_t = typename vec_type<A, kLanes>::type;
 
+// The value stays in its register: the compiler may not load it again from where it came.
+template <class V>
+UGNN_INLINE void keep(V& value) {
+#if defined(__AVX512VL__)
+  if constexpr (sizeof(V) <= 64) asm("" : "+v"(value));
+#elif defined(__AVX2__)
+  if constexpr (sizeof(V) <= 32) asm("" : "+x"(value));
+#elif defined(__x86_64__)
+  if constexpr (sizeof(V) <= 16) asm("" : "+x"(value));
+#else
+  (void)value;
+#endif
+}
+
 // ---- bfloat16
 template <int kLanes>
 UGNN_INLINE vec_t<float, kLanes> widen(vec_t<uint16_t, kLanes> half) {
@@ -170,6 +184,30 @@ UGNN_INLINE void store_first(T* p, vec_t<acc_t<T>, kLanes> v, const Tail<kLanes>
     T lanes[kLanes];
     store<kLanes>(lanes, v);
     for (int l = 0; l < tail.n; ++l) p[l] = lanes[l];
+  }
+}
+
+// the first n lanes of v, and `other` in the rest
+template <class A, int kLanes>
+UGNN_INLINE vec_t<A, kLanes> first_or(vec_t<A, kLanes> v, A other, const Tail<kLanes>& tail) {
+  if constexpr (kLanes == 1) {
+    return tail.n == 1 ? v : other;
+  } else {
+    using index_t = std::conditional_t<sizeof(A) == 8, int64_t, int32_t>;
+    vec_t<index_t, kLanes> lane;
+    for (int l = 0; l < kLanes; ++l) lane[l] = l;
+    return lane < index_t(tail.n) ? v : vec_t<A, kLanes>{} + other;
+  }
+}
+
+// the last lane in all lanes
+template <class A, int kLanes>
+UGNN_INLINE vec_t<A, kLanes> last_lane(vec_t<A, kLanes> v) {
+  if constexpr (kLanes == 1) {
+    return v;
+  } else {
+    using index_t = std::conditional_t<sizeof(A) == 8, int64_t, int32_t>;
+    return __builtin_shuffle(v, vec_t<index_t, kLanes>{} + index_t(kLanes - 1));
   }
 }
 

@@ -1,4 +1,4 @@
-// Step kernels: Weighting::kNode with Epilogue::kBackward, for one instruction set.
+// Step kernels: backward of ada_propagate on any graph, for one instruction set.
 #include "ugnn/step.h"
 
 namespace ugnn {

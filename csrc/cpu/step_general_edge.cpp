@@ -1,4 +1,4 @@
-// Step kernels: Weighting::kEdge with Epilogue::kGeneral, for one instruction set.
+// Step kernels: Weighting::kEdge with every term of propagate, on any graph, for one instruction set.
 #include "ugnn/step.h"
 
 namespace ugnn {

@@ -1,0 +1,158 @@
+"""Bit-identical results from run to run and for any number of threads."""
+
+import os
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+import torch
+
+import ugnn_fast as uf
+
+# enough work for several threads in every operator; a hub of several pieces, rows of very different lengths
+N = 12000
+
+
+def make_graph(weighted):
+    rng = np.random.default_rng(0)
+    ends = np.concatenate([rng.zipf(1.6, 30000) % N, np.zeros(9500, np.int64), rng.integers(0, N, 5000)])
+    others = np.concatenate([rng.integers(0, N, 30000), np.arange(1, 9501), rng.integers(0, N, 5000)])
+    edges = np.stack([ends, others])
+    weight = rng.uniform(0.1, 2, len(ends)) if weighted else None
+    return uf.Graph.from_edge_index(edges, N, weight, symmetrize=True)
+
+
+@pytest.fixture(scope="module")
+def graphs():
+    graphs = {weighted: make_graph(weighted) for weighted in (False, True)}
+    assert all(len(g.hubs) and g.rowptr.diff().max() > 2 * 4096 for g in graphs.values())
+    return graphs
+
+
+K = 6
+# name: (function, shapes of the tensors beside x)
+OPERATORS = {
+    "ada_propagate_constant": (lambda g, x: uf.ada_propagate(g, x, 0.7, K), ()),
+    "ada_propagate_save": (lambda g, x, c: uf.ada_propagate(g, x, c, K, memory="save"), ((N,),)),
+    "ada_propagate_recompute": (lambda g, x, c: uf.ada_propagate(g, x, c, K, memory="recompute"), ((N,),)),
+    "propagate": (lambda g, x: uf.propagate(g, x, K, agg=0.5, skip=0.5), ()),
+    "propagate_coefficients": (
+        lambda g, x, agg, skip, keep, prev: uf.propagate(g, x, K, agg=agg, skip=skip, keep=keep, prev=prev),
+        ((N,), (K, 1), (K, N), (N,)),
+    ),
+    "propagate_sum": (
+        lambda g, x, gamma, c: uf.propagate(g, x, K, gamma=gamma, c=c, norm="row", out="sum"),
+        ((K + 1,), (N,)),
+    ),
+    "propagate_sides": (
+        lambda g, x, left, right: uf.propagate(g, x, 2, left=left, right=right, clamp=(-1, 1), out="all"),
+        ((N,), (N,)),
+    ),
+    "propagate_edge_value": (
+        lambda g, x, value: uf.propagate(g, x, 2, edge_value=value, norm="row"),
+        (("E",),),
+    ),
+    "neighbor_mean": (uf.neighbor_mean, ()),
+    "neighbor_var": (uf.neighbor_var, ()),
+    "ada_c": (lambda g, x, w, b: uf.ada_c(g, x, w, 9.0, bias=b), (("D",), (1,))),
+    "ada_c_mean": (lambda g, x, w, b: uf.ada_c(g, x, w, 9.0, bias=b, stat="mean"), (("D",), (1,))),
+    "denoising_energy": (lambda g, x, c: uf.denoising_energy(g, x, x.detach().flip(0), c), ((N,),)),
+}
+
+
+def outcome(name, g, D, dtype):
+    """Result and gradients, each as a contiguous tensor."""
+    function, shapes = OPERATORS[name]
+    sizes = {"E": g.num_edges, "D": D}
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(N, D, generator=generator).to(dtype).requires_grad_()
+    number = torch.float64 if dtype == torch.float64 else torch.float32
+    leaves = [x]
+    for shape in shapes:
+        shape = [sizes.get(s, s) for s in shape]
+        leaves.append(torch.rand(shape, generator=generator).to(number).requires_grad_())
+    out = function(g, *leaves)
+    cotangent = torch.randn(out.shape, generator=generator).to(out.dtype)
+    return [out.detach(), *torch.autograd.grad(out, leaves, cotangent)]
+
+
+@pytest.fixture
+def threads():
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(
+    ("weighted", "D", "dtype"),
+    (
+        (False, 1, torch.bfloat16),
+        (False, 20, torch.float32),
+        (True, 7, torch.float32),
+        (True, 2, torch.float64),
+    ),
+    ids=str,
+)
+@pytest.mark.parametrize("name", OPERATORS)
+def test_threads_do_not_change_a_bit(name, weighted, D, dtype, graphs, threads, cpu):
+    expected = None
+    for count in (1, 2, 3, 4):
+        threads(count)
+        got = outcome(name, graphs[weighted], D, dtype)
+        expected = expected or got
+        for k, (a, b) in enumerate(zip(got, expected, strict=True)):
+            assert torch.equal(a, b), (
+                f"{'gradient of input ' + str(k - 1) if k else 'result'}, {count} threads"
+            )
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_runs_do_not_differ_by_a_bit(name, graphs, cpu):
+    first, second = (outcome(name, graphs[False], 7, torch.float32) for _ in range(2))
+    for a, b in zip(first, second, strict=True):
+        assert torch.equal(a, b)
+
+
+def test_local_smoothness_and_threads(graphs, threads, cpu):
+    labels = torch.randint(-1, 3, (N,), generator=torch.Generator().manual_seed(0))
+    results = []
+    for count in (1, 2, 3, 4):
+        threads(count)
+        results.append(uf.local_smoothness(graphs[False], labels).nan_to_num(-1))
+    assert all(torch.equal(result, results[0]) for result in results)
+
+
+@pytest.mark.parametrize(
+    "limit", ({"OMP_THREAD_LIMIT": "1"}, {"OMP_THREAD_LIMIT": "3"}, {"OMP_DYNAMIC": "true"}), ids=str
+)
+def test_fewer_threads_than_asked_for(limit, cpu):
+    # OpenMP may give a smaller team than the one that the rows were split for
+    code = """
+    import torch, ugnn_fast as uf
+    torch.set_num_threads(4)
+    torch.manual_seed(0)
+    N = 20000
+    g = uf.Graph.from_edge_index(torch.randint(0, N, (2, 60000)), N, symmetrize=True)
+    x, c = torch.randn(N, 16, requires_grad=True), torch.rand(N, requires_grad=True)
+    labels = torch.randint(0, 3, (N,))
+
+    def outcome(backend):
+        outputs = [
+            uf.ada_propagate(g, x, c, 3, backend=backend), uf.propagate(g, x, 3, backend=backend),
+            uf.neighbor_var(g, x, backend=backend), uf.ada_c(g, x, torch.ones(16), 2.0, backend=backend),
+            uf.denoising_energy(g, x, 2 * x, c, backend=backend),
+        ]
+        loss = sum(out.square().mean().sqrt() for out in outputs)
+        grads = torch.autograd.grad(loss, (x, c))
+        return *outputs, *(N * grad for grad in grads), uf.local_smoothness(g, labels, backend=backend)
+
+    for got, expected in zip(outcome("cpu"), outcome("reference")):
+        torch.testing.assert_close(got, expected, rtol=1e-3, atol=1e-2, equal_nan=True)
+    """
+    environment = {**os.environ, **limit}
+    run = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], env=environment, capture_output=True, text=True
+    )
+    assert run.returncode == 0, run.stderr[-2000:]

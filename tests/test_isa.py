@@ -1,0 +1,115 @@
+"""Every instruction set that this machine can run gives the same results, on memory full of garbage."""
+
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from ugnn_fast._native import native
+
+ISAS = ("base", "avx2", "avx512")
+
+# every width up to more than one slice, in all types and weightings, against the reference in float64
+PROGRAM = """
+import torch, ugnn_fast as uf
+from ugnn_fast._native import native
+from ugnn_fast.testing import sample_graphs
+
+assert native.isa() == "{isa}", native.isa()
+graphs = sample_graphs()
+torch.manual_seed(0)
+
+def outcome(function, leaves, backend):
+    leaves = [t.clone().requires_grad_() for t in leaves]
+    out = function(*leaves, backend=backend)
+    return out.detach(), *torch.autograd.grad(out, leaves, torch.ones_like(out))
+
+def compare(name, dtype, function, *leaves):
+    tolerance = {{torch.float32: 2e-5, torch.float64: 1e-12, torch.bfloat16: 3e-2}}[dtype]
+    exact = [t.double() for t in leaves]
+    for got, expected in zip(outcome(function, leaves, "cpu"), outcome(function, exact, "reference")):
+        scale = 1 + expected.abs().max().item()
+        error = (got.double() - expected).abs().max().item() if got.numel() else 0.0
+        assert error <= tolerance * scale, f"{{name}} {{dtype}} {{leaves[0].shape}}: {{error}} of {{scale}}"
+
+def all_operators(g, D, dtype):
+    N = g.num_nodes
+    number = torch.float64 if dtype == torch.float64 else torch.float32
+    x = torch.randn(N, D).to(dtype)
+    c, value = torch.rand(N).to(number), torch.rand(g.num_edges).to(number)
+    weight = torch.randn(D).to(number) / D
+    compare("ada_propagate", dtype, lambda x, c, **o: uf.ada_propagate(g, x, c, 3, **o), x, c)
+    compare("constant c", dtype, lambda x, **o: uf.ada_propagate(g, x, 0.7, 2, **o), x)
+    compare("propagate", dtype, lambda x, c, **o: uf.propagate(g, x, 3, c=c, keep=0.3, prev=0.2, **o), x, c)
+    compare("edge_value", dtype, lambda x, v, **o: uf.propagate(g, x, 2, edge_value=v, **o), x, value)
+    compare("neighbor_var", dtype, lambda x, **o: uf.neighbor_var(g, x, **o), x)
+    compare("ada_c", dtype, lambda x, w, **o: uf.ada_c(g, x, w, 3.0, **o), x, weight)
+    compare("energy", dtype, lambda x, c, **o: uf.denoising_energy(g, x, 0 * x, c, **o), x, c)
+
+for D in range(1, 71):
+    dtype = (torch.float32, torch.bfloat16, torch.float32, torch.float64)[D % 4]
+    for name in ("weighted_no_self_loops", "power_law"):
+        all_operators(graphs[name], D, dtype)
+    if D in (1, 2, 4, 9, 12, 16, 24, 33):
+        all_operators(graphs["two_components"], D, torch.float32)
+        all_operators(graphs["two_components"], D, torch.bfloat16)
+for D in (1, 3, 16):
+    all_operators(graphs["weighted_hub"], D, torch.float32)
+labels = torch.randint(-1, 3, (graphs["power_law"].num_nodes,))
+got = uf.local_smoothness(graphs["power_law"], labels)
+expected = uf.local_smoothness(graphs["power_law"], labels, backend="reference")
+assert torch.equal(got.nan_to_num(-1), expected.nan_to_num(-1))
+print("done")
+"""
+
+
+def run_program(code, **environment):
+    # glibc fills what malloc returns, and what is freed, with these bytes: 3e38 in float32 and bfloat16
+    environment = {**os.environ, "MALLOC_PERTURB_": str(0xFF ^ 0x7F), "OMP_NUM_THREADS": "2", **environment}
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_instruction_set(isa, cpu):
+    run = run_program(PROGRAM.format(isa=isa), UGNN_ISA=isa)
+    if f"run on this CPU, got {isa}" in run.stderr:
+        pytest.skip(f"this CPU does not run {isa}")
+    assert run.returncode == 0 and "done" in run.stdout, run.stderr[-3000:]
+
+
+def test_base_always_runs(cpu):
+    run = run_program("from ugnn_fast._native import native; print(native.isa())", UGNN_ISA="base")
+    assert run.stdout.split() == ["base"], run.stderr
+
+
+@pytest.mark.parametrize("name", ("nonsense", "AVX2", "avx"))
+def test_unknown_instruction_set(name, cpu):
+    code = """
+    import torch, ugnn_fast as uf
+    g = uf.Graph.from_edge_index([[0], [1]], 2, symmetrize=True)
+    uf.ada_propagate(g, torch.ones(2, 3), 1.0, 2)
+    """
+    run = run_program(code, UGNN_ISA=name)
+    assert run.returncode == 1, run.stderr
+    assert f"UGNN_ISA must be base, avx2 or avx512 and run on this CPU, got {name}" in run.stderr
+
+
+def test_the_fastest_one_is_chosen(cpu):
+    # the empty value is as good as none
+    run = run_program("from ugnn_fast._native import native; print(native.isa())", UGNN_ISA="")
+    with open("/proc/cpuinfo") as file:
+        flags = set(next((line for line in file if line.startswith("flags")), "").split())
+    if {"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx2", "fma"} <= flags:
+        expected = "avx512"
+    else:
+        expected = "avx2" if {"avx2", "fma"} <= flags else "base"
+    assert run.stdout.split() == [expected], run.stderr
+    assert native.isa() in ISAS
