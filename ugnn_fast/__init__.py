@@ -1,6 +1,6 @@
 """Fused sparse kernels for graph neural networks as graph signal denoising."""
 
-from ugnn_fast import datasets
+from ugnn_fast import datasets, nn
 from ugnn_fast._backend import Backend, backends
 from ugnn_fast._checks import set_checks
 from ugnn_fast.functional import (
@@ -28,6 +28,7 @@ __all__ = [
     "local_smoothness",
     "neighbor_mean",
     "neighbor_var",
+    "nn",
     "propagate",
     "set_checks",
 ]

@@ -94,10 +94,10 @@ def test_nothing_to_sum(shape, backend):
     assert f.grad.shape == shape
 
 
-def test_double_backward_is_refused(cpu):
-    g = GRAPHS["star"]
-    f = torch.randn(g.num_nodes, 3, requires_grad=True)
-    with pytest.raises(RuntimeError, match=r"denoising_energy: double backward is not offered.*reference"):
-        energy = uf.denoising_energy(g, f, torch.zeros_like(f), 1.0)
-        (grad,) = torch.autograd.grad(energy, f, create_graph=True)
-        grad.sum().backward()
+def test_double_backward(backend):
+    g = GRAPHS["weighted"]
+    torch.manual_seed(0)
+    f, s = (torch.randn(g.num_nodes, 2, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    c = torch.rand(g.num_nodes, dtype=torch.float64, requires_grad=True)
+    function = lambda f, s, c: uf.denoising_energy(g, f, s, c, backend=backend)  # noqa: E731
+    assert torch.autograd.gradgradcheck(function, (f, s, c), fast_mode=True)

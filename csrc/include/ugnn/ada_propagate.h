@@ -60,11 +60,11 @@ void ada_propagate_forward(AdaPropagateForward& a) {
   step.partial = partial.get();
   choose_order(step, max_ld);
   RowSplit split;
-  const int threads = useful_threads(a.threads, (a.g.E + kRowCost * N) * max_ld);
+  split_rows(useful_threads(a.threads, (a.g.E + kRowCost * N) * max_ld), a.g, step.sorted, split);
 
-#pragma omp parallel num_threads(threads) firstprivate(step)
+#pragma omp parallel num_threads(split.threads) firstprivate(step)
   {
-    split_rows(a.g, step.sorted, split);
+    check_team(a.g, step.sorted, split);
     int64_t begin, end;
     even_share(N, begin, end);
     for (int64_t i = begin; i < end; ++i) rho.get()[i] = rho_of<A>(a.g, i);
@@ -81,7 +81,7 @@ void ada_propagate_forward(AdaPropagateForward& a) {
       const A b_connected = A(1 / (2 + 2 * a.c_value));
       for (int64_t i = begin; i < end; ++i) b[i] = a.g.degree[i] > 0 ? b_connected : A(0.5);
     }
-#pragma omp barrier
+    split.wait();
     T* u = static_cast<T*>(a.u);
     T* s = static_cast<T*>(a.s);
     for (int64_t number = 0; number < slices && a.bad_c < 0; ++number) {
@@ -97,7 +97,7 @@ void ada_propagate_forward(AdaPropagateForward& a) {
         middle.get()[i] = {agg * rho_i * rho_i, 2 * b_i};
         final.get()[i] = {agg * rho_i, 2 * b_i};
       }
-#pragma omp barrier
+      split.wait();
       for (int64_t k = 0; k < a.K; ++k) {
         const bool last = k == a.K - 1;
         step.table = first + (u ? k : k == 0 ? 0 : 1 + (k - 1) % 2) * table_size;
@@ -139,11 +139,11 @@ void ada_propagate_backward(const AdaPropagateBackward& a) {
   step.partial = partial.get();
   choose_order(step, max_ld);
   RowSplit split;
-  const int threads = useful_threads(a.threads, (a.g.E + kRowCost * N) * max_ld);
+  split_rows(useful_threads(a.threads, (a.g.E + kRowCost * N) * max_ld), a.g, step.sorted, split);
 
-#pragma omp parallel num_threads(threads) firstprivate(step)
+#pragma omp parallel num_threads(split.threads) firstprivate(step)
   {
-    split_rows(a.g, step.sorted, split);
+    check_team(a.g, step.sorted, split);
     int64_t begin, end;
     even_share(N, begin, end);
     for (int64_t i = begin; i < end; ++i) {
@@ -184,7 +184,7 @@ void ada_propagate_backward(const AdaPropagateBackward& a) {
         // without neighbours b is 1/2 whatever c is
         if (grad_c && a.g.degree[i] > 0) step.grad_b[i] += b_i * sum_lanes<A, kBlock>(dot);
       }
-#pragma omp barrier
+      split.wait();
       const StepRun<T> run = backward_kernel<T>(a.g, slice.width);
       for (int64_t k = a.K - 1; k >= 0; --k) {
         const T* u_k = u ? u + k * table_size : nullptr;
@@ -217,7 +217,7 @@ void ada_propagate_backward(const AdaPropagateBackward& a) {
         grad_c[r * N + i] -= share[i];
         share[i] /= degree_of<A>(a.g, i);
       }
-#pragma omp barrier
+      split.wait();
       for (int64_t position = begin; position < end; ++position) {
         const int64_t i = a.g.order[position];
         grad_c[r * N + i] -= A(weighted_sum(a.g, i, share));

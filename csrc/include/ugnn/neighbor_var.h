@@ -118,10 +118,10 @@ void neighbor_stat(const NeighborStat& a) {
   const bool x_is_table = slices == 1 && padded(int(a.D)) == a.D;
   Buffer<T> work(x_is_table ? 0 : N * max_ld);
   RowSplit split;
-  const int threads = useful_threads(a.threads, (a.g.E + kRowCost * N) * max_ld);
-#pragma omp parallel num_threads(threads)
+  split_rows(useful_threads(a.threads, (a.g.E + kRowCost * N) * max_ld), a.g, false, split);
+#pragma omp parallel num_threads(split.threads)
   {
-    split_rows(a.g, false, split);
+    check_team(a.g, false, split);
     int64_t begin, end;
     even_share(N, begin, end);
     const int thread = omp_get_thread_num();
@@ -131,13 +131,13 @@ void neighbor_stat(const NeighborStat& a) {
       const Slice slice = all_slices.at(number);
       if (!x_is_table) {
         fill_table<T>(work.get(), slice, x, ldx, Coef<A>{}, nullptr, begin, end);
-#pragma omp barrier
+        split.wait();
       }
       for_shape<T>(slice.ld, [&](auto shape) {
         NeighborVarKernel<T, shape.kLanes, shape.kVecs>::rows(a, slice, x_is_table ? x : work.get(), logits, first,
                                                               last);
       });
-#pragma omp barrier
+      split.wait();
     }
     if (logits) {
       for (int64_t k = first * a.R; k < last * a.R; ++k) {
@@ -156,10 +156,10 @@ void neighbor_var_backward(const NeighborVarBackward& a) {
   const int max_ld = all_slices.max_ld();
   Buffer<A> work(2 * N * max_ld);
   RowSplit split;
-  const int threads = useful_threads(a.threads, (a.g.E + kRowCost * N) * max_ld);
-#pragma omp parallel num_threads(threads)
+  split_rows(useful_threads(a.threads, (a.g.E + kRowCost * N) * max_ld), a.g, false, split);
+#pragma omp parallel num_threads(split.threads)
   {
-    split_rows(a.g, false, split);
+    check_team(a.g, false, split);
     int64_t begin, end;
     even_share(N, begin, end);
     const int thread = omp_get_thread_num();
@@ -175,12 +175,12 @@ void neighbor_var_backward(const NeighborVarBackward& a) {
           store_first<kBlock>(row + slice.ld + d, load_first<kBlock>(mean + d, columns), stored);
         });
       }
-#pragma omp barrier
+      split.wait();
       for_shape<T>(slice.ld, [&](auto shape) {
         NeighborVarKernel<T, shape.kLanes, shape.kVecs>::backward_rows(a, slice, work.get(), split.bound[thread],
                                                                        split.bound[thread + 1]);
       });
-#pragma omp barrier
+      split.wait();
     }
   }
 }

@@ -12,10 +12,10 @@ namespace UGNN_ISA {
 // share of labelled neighbours, the node itself not counted, that carry the node's label
 inline void local_smoothness(const LocalSmoothness& a) {
   RowSplit split;
-  const int threads = useful_threads(a.threads, a.g.E);
-#pragma omp parallel num_threads(threads)
+  split_rows(useful_threads(a.threads, a.g.E), a.g, false, split);
+#pragma omp parallel num_threads(split.threads)
   {
-    split_rows(a.g, false, split);
+    check_team(a.g, false, split);
     const int thread = omp_get_thread_num();
     for (int64_t i = split.bound[thread]; i < split.bound[thread + 1]; ++i) {
       int64_t same = 0, labelled = 0;
@@ -63,10 +63,10 @@ void denoising_energy(const DenoisingEnergy& a) {
   // rounding rho f to a 16-bit type would drown small differences
   Buffer<A> table(N * max_ld);
   RowSplit split;
-  const int threads = useful_threads(a.threads, (a.g.E + kRowCost * N) * max_ld);
-#pragma omp parallel num_threads(threads)
+  split_rows(useful_threads(a.threads, (a.g.E + kRowCost * N) * max_ld), a.g, false, split);
+#pragma omp parallel num_threads(split.threads)
   {
-    split_rows(a.g, false, split);
+    check_team(a.g, false, split);
     int64_t begin, end;
     even_share(N, begin, end);
     const int thread = omp_get_thread_num();
@@ -81,12 +81,12 @@ void denoising_energy(const DenoisingEnergy& a) {
                               stored);
         });
       }
-#pragma omp barrier
+      split.wait();
       for_shape<T>(slice.ld, [&](auto shape) {
         denoising_energy_rows<A, shape.kLanes, shape.kVecs>(a, slice, table.get(), split.bound[thread],
                                                             split.bound[thread + 1]);
       });
-#pragma omp barrier
+      split.wait();
     }
   }
 }
@@ -99,10 +99,10 @@ void edge_dot(const EdgeDot& a) {
   const int64_t whole = a.D / kLanes * kLanes;
   const Tail<kLanes> rest(int(a.D - whole));
   RowSplit split;
-  const int threads = useful_threads(a.threads, a.g.E * a.D);
-#pragma omp parallel num_threads(threads)
+  split_rows(useful_threads(a.threads, a.g.E * a.D), a.g, false, split);
+#pragma omp parallel num_threads(split.threads)
   {
-    split_rows(a.g, false, split);
+    check_team(a.g, false, split);
     const int thread = omp_get_thread_num();
     for (int64_t i = split.bound[thread]; i < split.bound[thread + 1]; ++i) {
       for (int64_t e = a.g.rowptr[i]; e < a.g.rowptr[i + 1]; ++e) {

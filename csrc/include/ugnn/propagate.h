@@ -78,11 +78,11 @@ void propagate_forward(const PropagateForward& a) {
   step.lo = A(a.lo);
   step.hi = A(a.hi);
   RowSplit split;
-  const int threads = useful_threads(a.threads, (a.g.E + kRowCost * N) * max_ld);
+  split_rows(useful_threads(a.threads, (a.g.E + kRowCost * N) * max_ld), a.g, step.sorted, split);
 
-#pragma omp parallel num_threads(threads) firstprivate(step)
+#pragma omp parallel num_threads(split.threads) firstprivate(step)
   {
-    split_rows(a.g, step.sorted, split);
+    check_team(a.g, step.sorted, split);
     int64_t begin, end;
     even_share(N, begin, end);
     if (scale.get()) {
@@ -90,7 +90,7 @@ void propagate_forward(const PropagateForward& a) {
         const A rho = rho_of<A>(a.g, i);
         scale.get()[i] = a.norm == Norm::kSym ? rho : rho * rho;
       }
-#pragma omp barrier
+      split.wait();
     }
     for (int64_t number = 0; number < slices; ++number) {
       const Slice slice = all_slices.at(number);
@@ -121,7 +121,7 @@ void propagate_forward(const PropagateForward& a) {
             const A fold = general || last ? A(1) : right.at(i);
             factors.get()[i] = {agg.at(i) * left.at(i) * fold, skip.at(i)};
           }
-#pragma omp barrier
+          split.wait();
         }
         T* next = last ? nullptr : tables + k % 2 * table_size;
         step.table = k == 0 ? first : tables + (k - 1) % 2 * table_size;

@@ -115,7 +115,7 @@ UGNN_INLINE A rho_of(const Csr& g, int64_t i) {
 
 // One step by all threads of the current parallel region; ends with a barrier.
 template <class T>
-void run_step(StepRun<T> run, const Step<T>& step, const RowSplit& split) {
+void run_step(StepRun<T> run, const Step<T>& step, RowSplit& split) {
   const int thread = omp_get_thread_num();
   int64_t begin, end;
   if (step.g.H) {
@@ -124,11 +124,11 @@ void run_step(StepRun<T> run, const Step<T>& step, const RowSplit& split) {
   }
   run(step, Part::kRows, split.bound[thread], split.bound[thread + 1]);
   if (step.g.H) {
-#pragma omp barrier
+    split.wait();
     even_share(step.g.H, begin, end);
     run(step, Part::kHubs, begin, end);
   }
-#pragma omp barrier
+  split.wait();
 }
 
 // Calls body(d, columns, stored) for blocks of kBlock columns of a row: which of them are columns of x, and which are

@@ -257,7 +257,7 @@ struct StepKernel {
 
   // Items [begin, end) of one part of a step.
   static void run(const Step<T>& a, Part part, int64_t begin, int64_t end) {
-    if constexpr (kVecs == 1 && !kWeighted) {
+    if constexpr (kVecs == 1 && !kWeighted && std::is_same_v<T, float>) {
       if (part == Part::kRows && a.sorted && !a.prefetch) return run_together(a, begin, end);
     }
     run_items(a, part, begin, end);

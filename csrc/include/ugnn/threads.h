@@ -3,6 +3,14 @@
 
 #include <omp.h>
 
+#if defined(__linux__)
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#else
+#include <sched.h>
+#endif
+
 #include "ugnn/csr.h"
 
 namespace ugnn {
@@ -11,10 +19,55 @@ namespace UGNN_ISA {
 constexpr int kMaxThreads = 512;
 constexpr int64_t kRowCost = 4;  // an epilogue costs about as much as so many neighbours
 
-// Rows in processing order: positions 0..N, of which thread t takes [bound[t], bound[t + 1]).
+// A barrier for the steps of one call that soon goes to sleep. OpenMP's own spins for milliseconds, and does so at every
+// step when another process keeps one of the threads from running.
+class Barrier {
+ public:
+  void wait(int threads) {
+    if (threads == 1) return;
+    const uint32_t phase = __atomic_load_n(&phase_, __ATOMIC_ACQUIRE);
+    if (__atomic_add_fetch(&arrived_, 1, __ATOMIC_ACQ_REL) == threads) {
+      __atomic_store_n(&arrived_, 0, __ATOMIC_RELAXED);
+      __atomic_store_n(&phase_, phase + 1, __ATOMIC_SEQ_CST);
+      if (__atomic_load_n(&sleepers_, __ATOMIC_SEQ_CST)) wake();
+      return;
+    }
+    constexpr int kSpins = 1000;  // some 10 to 50 microseconds
+    for (int spin = 0; spin < kSpins; ++spin) {
+      if (__atomic_load_n(&phase_, __ATOMIC_ACQUIRE) != phase) return;
+      relax();
+    }
+    __atomic_add_fetch(&sleepers_, 1, __ATOMIC_SEQ_CST);
+    while (__atomic_load_n(&phase_, __ATOMIC_SEQ_CST) == phase) sleep(phase);
+    __atomic_sub_fetch(&sleepers_, 1, __ATOMIC_SEQ_CST);
+  }
+
+ private:
+  static void relax() {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#endif
+  }
+#if defined(__linux__)
+  void sleep(uint32_t phase) { syscall(SYS_futex, &phase_, FUTEX_WAIT_PRIVATE, phase, nullptr, nullptr, 0); }
+  void wake() { syscall(SYS_futex, &phase_, FUTEX_WAKE_PRIVATE, INT32_MAX, nullptr, nullptr, 0); }
+#else
+  void sleep(uint32_t) { sched_yield(); }
+  void wake() {}
+#endif
+
+  uint32_t phase_ = 0;
+  int arrived_ = 0;
+  int sleepers_ = 0;
+};
+
+// The threads of one call. Of the rows in processing order, positions 0..N, thread t takes [bound[t], bound[t + 1]).
 struct RowSplit {
   int64_t bound[kMaxThreads + 1];
-  int threads;
+  int threads = 1;
+  Barrier barrier;
+
+  void wait() { barrier.wait(threads); }
 };
 
 // Fewer threads than asked for when the work (in neighbour values) would not pay for waking them.
@@ -37,7 +90,7 @@ inline int64_t row_at(const Csr& g, bool sorted, int64_t position) {
   return sorted ? g.order[position] : position;
 }
 
-inline void split_rows_among(int threads, const Csr& g, bool sorted, RowSplit& split) {
+inline void split_rows(int threads, const Csr& g, bool sorted, RowSplit& split) {
   split.threads = threads;
   const int64_t hub_len = hub_length(g.E);
   int64_t hub_entries = 0;
@@ -66,10 +119,13 @@ inline void split_rows_among(int threads, const Csr& g, bool sorted, RowSplit& s
   for (; t <= threads; ++t) split.bound[t] = g.N;
 }
 
-// Called by every thread of a parallel region: the team may be smaller than was asked for.
-inline void split_rows(const Csr& g, bool sorted, RowSplit& split) {
+// At the start of a parallel region: splits again if the team is smaller than was asked for.
+inline void check_team(const Csr& g, bool sorted, RowSplit& split) {
+  const int team = omp_get_num_threads();
+  if (team == split.threads) return;
+#pragma omp barrier
 #pragma omp single
-  split_rows_among(omp_get_num_threads(), g, sorted, split);
+  split_rows(team, g, sorted, split);
 }
 
 // Pieces of hub rows, numbered through.
