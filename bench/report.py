@@ -95,9 +95,7 @@ def check_columns(path: Path, columns: list[str]) -> None:
         with path.open(newline="") as file:
             found = next(csv.reader(file), [])
         if found != columns:
-            raise ValueError(
-                f"{path} must have the columns {columns}, got {found}; move it or choose another --out"
-            )
+            raise ValueError(f"{path} must have the columns {columns}, got {found}; move it or choose another --out")
 
 
 def read_latest(path: Path) -> list[dict[str, str]]:
@@ -160,9 +158,7 @@ def picture(rows: list[dict[str, str]], path: Path) -> None:
 
     cases = _by_case(rows)
     modes = [mode for mode in MODES if any(case[3] == mode for case in cases)]
-    others = [
-        label for label, c in CONTENDERS.items() if c.name != OURS and any(_label(r) == label for r in rows)
-    ]
+    others = [label for label, c in CONTENDERS.items() if c.name != OURS and any(_label(r) == label for r in rows)]
     figure, axes = plt.subplots(1, len(modes), figsize=(5.5 * len(modes), 4), squeeze=False, sharey=True)
     for axis, mode in zip(axes[0], modes, strict=True):
         shown = {case: found for case, found in cases.items() if case[3] == mode and OURS in found}
@@ -191,9 +187,7 @@ def picture(rows: list[dict[str, str]], path: Path) -> None:
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.report", description=__doc__)
     default = Path(__file__).parent / "results"
-    parser.add_argument(
-        "--out", type=Path, default=default, help="folder of the CSV (default: bench/results)"
-    )
+    parser.add_argument("--out", type=Path, default=default, help="folder of the CSV (default: bench/results)")
     args = parser.parse_args(argv)
     path = args.out / CSV_NAME
     if not path.exists():

@@ -88,9 +88,7 @@ def _commit() -> str:
 
     def git(*args: str) -> str:
         here = Path(__file__).parent
-        return subprocess.run(
-            ["git", *args], cwd=here, capture_output=True, text=True, check=True
-        ).stdout.strip()
+        return subprocess.run(["git", *args], cwd=here, capture_output=True, text=True, check=True).stdout.strip()
 
     try:
         return git("rev-parse", "--short", "HEAD") + ("+" if git("status", "--porcelain", "-uno") else "")
@@ -153,9 +151,7 @@ def print_peaks(shape: Shape, label: str, modes: list[str]) -> None:
     print(json.dumps({mode: peak_extra_bytes(contender.make(problem)[mode]) / 1e6 for mode in modes}))
 
 
-def run_shape(
-    shape: Shape, args: argparse.Namespace, progress: Progress, bandwidth, common
-) -> tuple[list, bool]:
+def run_shape(shape: Shape, args: argparse.Namespace, progress: Progress, bandwidth, common) -> tuple[list, bool]:
     """Rows of one shape, and whether every contender was right."""
     try:
         graph = uf.datasets.load(shape.graph).graph
@@ -213,9 +209,7 @@ def run_overhead(args: argparse.Namespace, common: dict[str, object]) -> None:
         "x.clone(), forward + backward": lambda: torch.autograd.grad(xg.clone(), xg, grad),
     }
     samples = measure(calls, args.repeats, args.seconds)
-    print(
-        f"One call on 3 nodes, D = 1, K = 1, {args.threads} threads, microseconds; beyond: p50 less kernel\n"
-    )
+    print(f"One call on 3 nodes, D = 1, K = 1, {args.threads} threads, microseconds; beyond: p50 less kernel\n")
     print(f"{'call':32}{'p20':>8}{'p50':>8}{'p80':>8}{'kernel':>8}{'beyond':>8}{'limit':>8}")
     for name, taken in samples.items():
         times = [1000 * ms for ms in taken.quantiles()]
@@ -304,9 +298,7 @@ def main(argv: list[str] | None = None) -> int:
     report.check_columns(path, report.COLUMNS)
     progress = Progress()
     bandwidth = stream_bandwidth()
-    progress.say(
-        f"{common['machine']}, copy {bandwidth['copy']:.1f} GB/s, triad {bandwidth['triad']:.1f} GB/s"
-    )
+    progress.say(f"{common['machine']}, copy {bandwidth['copy']:.1f} GB/s, triad {bandwidth['triad']:.1f} GB/s")
     all_right, measured = True, False
     for at, shape in enumerate(args.shapes):
         progress.later = args.seconds * (len(args.shapes) - at - 1)

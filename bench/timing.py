@@ -175,8 +175,7 @@ def stream_bandwidth(array_bytes: int | None = None) -> dict[str, float]:
         "triad": (lambda: torch.add(b, c, alpha=3.0, out=a), 3),
     }
     return {
-        name: arrays * 4 * n / min(_seconds(call) for _ in range(10)) / 1e9
-        for name, (call, arrays) in work.items()
+        name: arrays * 4 * n / min(_seconds(call) for _ in range(10)) / 1e9 for name, (call, arrays) in work.items()
     }
 
 

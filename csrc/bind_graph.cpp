@@ -76,8 +76,8 @@ py::tuple build(const Edges& edges, const py::object& weight, const ugnn::BuildO
 template <typename index_t>
 ugnn::CooEdges<index_t> coo_edges(const py::array& row, const py::array& col) {
   if (length_of(row, "row") != length_of(col, "col")) {
-    throw std::invalid_argument("row and col must have the same length, got " + std::to_string(row.shape(0)) +
-                                " and " + std::to_string(col.shape(0)));
+    throw std::invalid_argument("row and col must have the same length, got " + std::to_string(row.shape(0)) + " and " +
+                                std::to_string(col.shape(0)));
   }
   if (!has_type<index_t>(row)) throw std::invalid_argument("row and col must have the same dtype");
   return {col.shape(0), strided<index_t>(row), strided<index_t>(col)};
@@ -158,12 +158,12 @@ py::array_t<int64_t> find_entries(const RowPtr& rowptr, const Columns& col, cons
 
 void bind_graph(py::module_& m) {
   using py::arg;
-  m.def("build_coo", &build_coo, arg("row"), arg("col"), arg("weight").none(true), arg("num_nodes"),
-        arg("self_loops"), arg("symmetrize"), arg("threads"), "-> rowptr, col, weight or None, degree");
+  m.def("build_coo", &build_coo, arg("row"), arg("col"), arg("weight").none(true), arg("num_nodes"), arg("self_loops"),
+        arg("symmetrize"), arg("threads"), "-> rowptr, col, weight or None, degree");
   m.def("build_csr", &build_csr, arg("rowptr"), arg("col"), arg("weight").none(true), arg("self_loops"),
         arg("symmetrize"), arg("threads"), "-> rowptr, col, weight or None, degree");
   m.def("row_order", &row_order, arg("rowptr"), arg("threads") = 1, "-> order, hubs");
   m.def("reverse", &reverse, arg("rowptr"), arg("col"), "entry of (j, i) for each entry (i, j)");
-  m.def("find_entries", &find_entries, arg("rowptr"), arg("col"), arg("pair_row"), arg("pair_col"),
-        arg("threads") = 1, "entry of each pair, -1 where there is none");
+  m.def("find_entries", &find_entries, arg("rowptr"), arg("col"), arg("pair_row"), arg("pair_col"), arg("threads") = 1,
+        "entry of each pair, -1 where there is none");
 }

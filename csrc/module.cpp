@@ -20,8 +20,15 @@ T* at(uint64_t address) {
 
 Csr csr(uint64_t rowptr, uint64_t col, uint64_t weight, uint64_t degree, uint64_t order, uint64_t hubs, int64_t N,
         int64_t E, int64_t H) {
-  return Csr{at<int64_t>(rowptr), at<int32_t>(col),   at<float>(weight), at<float>(degree), at<int32_t>(order),
-             at<int32_t>(hubs),   N,                  E,                 H};
+  return Csr{at<int64_t>(rowptr),
+             at<int32_t>(col),
+             at<float>(weight),
+             at<float>(degree),
+             at<int32_t>(order),
+             at<int32_t>(hubs),
+             N,
+             E,
+             H};
 }
 
 CoefView coef(uint64_t values, int64_t row_stride, int64_t step_stride, double scale) {
@@ -31,8 +38,8 @@ CoefView coef(uint64_t values, int64_t row_stride, int64_t step_stride, double s
 int64_t ada_propagate_forward(const Csr& g, int dtype, int threads, int64_t R, int64_t D, int64_t K, uint64_t x,
                               uint64_t c, double c_value, int64_t RC, bool check, uint64_t h, uint64_t b, uint64_t u,
                               uint64_t s) {
-  AdaPropagateForward a{g,         DType(dtype), threads, R,     D,     K,     at(x), at(c),
-                        c_value,   RC,           check,   at(h), at(b), at(u), at(s)};
+  AdaPropagateForward a{g,       DType(dtype), threads, R,     D,     K,     at(x), at(c),
+                        c_value, RC,           check,   at(h), at(b), at(u), at(s)};
   py::gil_scoped_release release;
   kernels().ada_propagate_forward(a);
   return a.bad_c;
@@ -52,17 +59,18 @@ void propagate_forward(const Csr& g, int dtype, int threads, int64_t R, int64_t 
                        const CoefView& agg, const CoefView& skip, const CoefView& keep, const CoefView& prev,
                        bool clamped, double lo, double hi, uint64_t gamma, uint64_t last, uint64_t all,
                        uint64_t total) {
-  const PropagateForward a{g,    DType(dtype), threads, R,  D,       K,        at(x),       at(c),
-                           RC,   at(edge),     at<int64_t>(reverse), Norm(norm), at(left), at(right), agg, skip,
-                           keep, prev,         clamped, lo, hi,      at(gamma), at(last),   at(all), at(total)};
+  const PropagateForward a{
+      g,          DType(dtype), threads,   R,   D,    K,    at(x), at(c),   RC, at(edge), at<int64_t>(reverse),
+      Norm(norm), at(left),     at(right), agg, skip, keep, prev,  clamped, lo, hi,       at(gamma),
+      at(last),   at(all),      at(total)};
   py::gil_scoped_release release;
   kernels().propagate_forward(a);
 }
 
 void neighbor_stat(const Csr& g, int dtype, int threads, int64_t R, int64_t D, uint64_t x, uint64_t mean, uint64_t var,
                    uint64_t weight, uint64_t bias, bool of_mean, double s, uint64_t c) {
-  const NeighborStat a{g,       DType(dtype), threads,  R,       D, at(x), at(mean), at(var),
-                       at(weight), at(bias),  of_mean, s, at(c)};
+  const NeighborStat a{g,       DType(dtype), threads,  R,       D, at(x), at(mean),
+                       at(var), at(weight),   at(bias), of_mean, s, at(c)};
   py::gil_scoped_release release;
   kernels().neighbor_stat(a);
 }

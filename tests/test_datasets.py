@@ -239,9 +239,7 @@ def test_load_file_without_nodes(tmp_path):
 @pytest.mark.parametrize("dtype", [">i8", "<i2", "u1"])
 def test_load_file_takes_integers_of_any_width(dtype, tmp_path):
     keys = ("indptr", "indices", "x_indptr", "x_indices", "x_shape", "train", "val", "test")
-    data = datasets.load_file(
-        save(tmp_path / "mine.npz", **{key: small()[key].astype(dtype) for key in keys})
-    )
+    data = datasets.load_file(save(tmp_path / "mine.npz", **{key: small()[key].astype(dtype) for key in keys}))
     assert data.graph.col.tolist() == [0, 1, 0, 1, 2, 1, 2, 3, 2, 3]
     assert data.splits[0][2].dtype == torch.int64
 
@@ -421,9 +419,7 @@ def test_damaged_bytes_load_or_raise_value_error(tmp_path):
 def test_archive_that_unpacks_to_far_more_is_refused_unread(tmp_path):
     path = save(tmp_path / "bomb.npz", indptr=np.zeros(2**24, dtype=np.int64))
     assert path.stat().st_size < 10**6
-    with pytest.raises(
-        ValueError, match=r"the file must be at most 67,108,864 bytes when unpacked, got 134,2"
-    ):
+    with pytest.raises(ValueError, match=r"the file must be at most 67,108,864 bytes when unpacked, got 134,2"):
         datasets.load_file(path)
 
 

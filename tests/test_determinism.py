@@ -103,9 +103,7 @@ def test_threads_do_not_change_a_bit(name, weighted, D, dtype, graphs, threads, 
         got = outcome(name, graphs[weighted], D, dtype)
         expected = expected or got
         for k, (a, b) in enumerate(zip(got, expected, strict=True)):
-            assert torch.equal(a, b), (
-                f"{'gradient of input ' + str(k - 1) if k else 'result'}, {count} threads"
-            )
+            assert torch.equal(a, b), f"{'gradient of input ' + str(k - 1) if k else 'result'}, {count} threads"
 
 
 @pytest.mark.parametrize("name", OPERATORS)
@@ -152,7 +150,5 @@ def test_fewer_threads_than_asked_for(limit, cpu):
         torch.testing.assert_close(got, expected, rtol=1e-3, atol=1e-2, equal_nan=True)
     """
     environment = {**os.environ, **limit}
-    run = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)], env=environment, capture_output=True, text=True
-    )
+    run = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], env=environment, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr[-2000:]

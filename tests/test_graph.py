@@ -271,9 +271,7 @@ def test_directed_graph_is_refused_and_named(builder):
         Graph.from_edge_index([[0, 1, 2], [1, 0, 0]])
     with pytest.raises(ValueError, match=r"col .* got \(0, 1\) without \(1, 0\); symmetrize=True"):
         Graph.from_csr([0, 1, 1], [1])
-    with pytest.raises(
-        ValueError, match=r"edge_weight .* got 1.5 for \(0, 1\) and 2 for \(1, 0\); symmetrize=True"
-    ):
+    with pytest.raises(ValueError, match=r"edge_weight .* got 1.5 for \(0, 1\) and 2 for \(1, 0\); symmetrize=True"):
         Graph.from_edge_index([[0, 1], [1, 0]], edge_weight=[1.5, 2.0])
     g = Graph.from_edge_index([[0, 1, 1, 2], [1, 0, 0, 0]], edge_weight=[1.5, 1, 1, 3], symmetrize=True)
     assert g.weight.tolist() == [1, 2, 3, 2, 1, 3, 1]
@@ -428,9 +426,7 @@ def test_pyg_and_dgl_by_duck_typing(builder):
     edge_index, w = torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]]), torch.tensor([2.0, 2.0, 3.0, 3.0])
     plain = Graph.from_edge_index(edge_index, 5)
     attributes = torch.rand(4, 3)
-    pyg = Graph.from_pyg(
-        SimpleNamespace(edge_index=edge_index, num_nodes=5, edge_weight=None, edge_attr=attributes)
-    )
+    pyg = Graph.from_pyg(SimpleNamespace(edge_index=edge_index, num_nodes=5, edge_weight=None, edge_attr=attributes))
     assert torch.equal(pyg.edge_index, plain.edge_index) and pyg.weight is None
     assert Graph.from_pyg(SimpleNamespace(edge_index=edge_index)).num_nodes == 3
     weighted = Graph.from_pyg(SimpleNamespace(edge_index=edge_index, edge_weight=w), self_loops=False)
@@ -520,8 +516,7 @@ def test_to_another_device():
 
 def test_repr():
     assert repr(small_graph()) == (
-        "Graph(num_nodes=4, num_edges=10, entries per row: mean 2.5, max 3, "
-        "weighted, with self loops, cpu, 152 B)"
+        "Graph(num_nodes=4, num_edges=10, entries per row: mean 2.5, max 3, weighted, with self loops, cpu, 152 B)"
     )
     assert "unweighted, without self loops" in repr(Graph.from_edge_index([[], []], self_loops=False))
 

@@ -200,9 +200,7 @@ FUNCTIONS = {
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_unknown_or_missing_backend(name):
-    with pytest.raises(
-        ValueError, match="backend must be auto or one of reference, cpu, cuda, triton, got 'gpu'"
-    ):
+    with pytest.raises(ValueError, match="backend must be auto or one of reference, cpu, cuda, triton, got 'gpu'"):
         FUNCTIONS[name](On("gpu"))
     for other in ("cuda", "triton"):
         info = uf.backends()[other]

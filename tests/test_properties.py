@@ -125,9 +125,7 @@ def test_relabelling_permutes(problem, seed, backend):
         lambda g, x, c: uf.local_smoothness(g, c.long() % 3, backend=backend).nan_to_num(-1.0),
     ):
         close(function(g2, x2, c2), function(g, x, c)[order])
-    energies = [
-        uf.denoising_energy(*problem, backend=backend) for problem in ((g, x, 2 * x, c), (g2, x2, 2 * x2, c2))
-    ]
+    energies = [uf.denoising_energy(*problem, backend=backend) for problem in ((g, x, 2 * x, c), (g2, x2, 2 * x2, c2))]
     close(*energies)
 
 

@@ -24,9 +24,7 @@ def test_every_backend_ran(backends_that_ran, request):
     # a suite that skips itself is red; UGNN_NATIVE=0 says that there shall be no native module
     if not any("backend" in item.fixturenames for item in request.session.items):
         pytest.skip("no test with a backend was selected")
-    assert backends_that_ran >= (
-        {"reference"} if os.environ.get("UGNN_NATIVE") == "0" else {"reference", "cpu"}
-    )
+    assert backends_that_ran >= ({"reference"} if os.environ.get("UGNN_NATIVE") == "0" else {"reference", "cpu"})
 
 
 def test_sample_graphs_are_what_they_are_called():

@@ -174,9 +174,7 @@ def test_short_training_ends_at_the_loss_of_the_reference(cora):
         "print(json.dumps(train(uf.datasets.load('cora'), settings=settings).history))\n"
     )
     env = {name: value for name, value in os.environ.items() if name != "UGNN_DATA"}
-    done = subprocess.run(
-        [sys.executable, "-c", code], env={**env, "UGNN_NATIVE": "0"}, capture_output=True, text=True
-    )
+    done = subprocess.run([sys.executable, "-c", code], env={**env, "UGNN_NATIVE": "0"}, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     expected = [Epoch(*row) for row in json.loads(done.stdout)]
     assert expected[-1].train_loss < expected[0].train_loss - 0.1

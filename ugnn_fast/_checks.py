@@ -74,7 +74,7 @@ def check_coefficient(g: Graph, x: Tensor, t: Any, name: str, shapes: dict[str, 
 
 def node_shapes(x: Tensor) -> dict[str, tuple]:
     """Shapes of a value per node, or per node and replica."""
-    shapes = {"[N]": (x.shape[0],)}
+    shapes: dict[str, tuple] = {"[N]": (x.shape[0],)}
     if x.dim() == 3:
         shapes["[N, R]"] = (x.shape[0], x.shape[1])
     return shapes
@@ -85,10 +85,11 @@ def check_number(value: Any, name: str, *, low: float = -math.inf) -> float:
         return value
     if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"{name} must be a number, got {type(value).__name__}")
-    if not (math.isfinite(value) and value >= low):
+    number = float(value)
+    if not (math.isfinite(number) and number >= low):
         bound = "" if low == -math.inf else f" and >= {low:g}"
         raise ValueError(f"{name} must be finite{bound}, got {value}")
-    return float(value)
+    return number
 
 
 def check_steps(steps: Any) -> int:
@@ -110,7 +111,9 @@ def check_clamp(clamp: Any) -> tuple[float, float]:
         return -math.inf, math.inf
     if not isinstance(clamp, (tuple, list)) or len(clamp) != 2:
         raise TypeError(f"clamp must be (lo, hi) or None, got {clamp!r}")
-    lo, hi = (unbounded if bound is None else bound for bound, unbounded in zip(clamp, (-math.inf, math.inf), strict=True))
+    lo, hi = (
+        unbounded if bound is None else bound for bound, unbounded in zip(clamp, (-math.inf, math.inf), strict=True)
+    )
     if not (isinstance(lo, Real) and isinstance(hi, Real)):
         raise TypeError(f"clamp must be (lo, hi) of numbers or None, got {clamp!r}")
     if not lo <= hi:

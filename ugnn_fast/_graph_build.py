@@ -76,9 +76,7 @@ def _check_ids(ids, num_nodes, name, position):
     if ids.size == 0 or (ids.min() >= 0 and ids.max() < num_nodes):
         return
     e = int(((ids < 0) | (ids >= num_nodes)).argmax())
-    raise ValueError(
-        f"{name} must be in [0, num_nodes) = [0, {num_nodes}), got {ids[e]} at {position.format(e)}"
-    )
+    raise ValueError(f"{name} must be in [0, num_nodes) = [0, {num_nodes}), got {ids[e]} at {position.format(e)}")
 
 
 def _build(row, col, weight, num_nodes, self_loops, symmetrize, index_name, weight_name):

@@ -4,9 +4,9 @@ An operator has a body (calls the kernel of the chosen backend), a fake kernel (
 differentiated, an autograd.Function whose forward calls the operator again below autograd. The Function is registered
 under the Autograd key directly: torch.library.register_autograd does the same at several times the cost of a call.
 
-`torch.ops.ugnn.<name>` is the operator as torch.compile, torch.export, opcheck and dispatch modes see it. The `Operator`
-that `define` returns goes there too, except in plain eager mode, where nothing would look at the call: then it calls
-Function and body directly and saves two trips through the dispatcher, which cost as much as the kernel on a small graph.
+`torch.ops.ugnn.<name>` is the operator as torch.compile, torch.export, opcheck and dispatch modes see it. The
+`Operator` that `define` returns goes there too, except in plain eager mode, where nothing would look at the call: then
+it calls Function and body directly and saves two trips through the dispatcher, as long as the kernel of a small graph.
 """
 
 from collections.abc import Callable

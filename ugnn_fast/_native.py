@@ -4,6 +4,7 @@
 """
 
 import os
+from importlib import import_module
 from types import ModuleType
 
 # first, so that the native module finds torch's OpenMP runtime: two of them would spin against each other
@@ -16,6 +17,6 @@ if os.environ.get("UGNN_NATIVE", "1") == "0":
     reason = "switched off by UGNN_NATIVE=0"
 else:
     try:
-        from ugnn_fast import _C as native  # type: ignore[no-redef,attr-defined]
+        native = import_module("ugnn_fast._C")
     except ImportError as error:
         reason = f"the native module is not built ({error}); build it with `pip install --no-build-isolation -e .`"

@@ -131,8 +131,8 @@ def propagate(
     chosen = choose("propagate", backend, x)
     if chosen == "reference" or steps == 0 or x.numel() == 0:
         return reference.propagate(
-            g, _reference_storage(x), steps, **named, c=c, edge_value=edge_value, norm=norm, left=left, right=right, gamma=gamma, out=out,
-            clamp=None if clamp is None else bounds,
+            g, _reference_storage(x), steps, **named, c=c, edge_value=edge_value, norm=norm, left=left, right=right,
+            gamma=gamma, out=out, clamp=None if clamp is None else bounds,
         )  # fmt: skip
     if isinstance(c, float):
         scales[0] *= 2 * c
@@ -186,7 +186,7 @@ def ada_c(
     check_nodes(g, x)
     s = check_number(s, "s", low=0.0)
     check_choice(stat, "stat", ops.STATS)
-    shapes = {"[D]": (x.shape[-1],)}
+    shapes: dict[str, tuple] = {"[D]": (x.shape[-1],)}
     if x.dim() == 3:
         shapes["[R, D]"] = tuple(x.shape[1:])
     check_coefficient(g, x, weight, "weight", shapes)
@@ -198,7 +198,9 @@ def ada_c(
         bias = bias.reshape(-1).expand(R)
     chosen = choose("ada_c", backend, x)
     if chosen == "reference":
-        return reference.ada_c(g, _reference_storage(x), weight, s, bias if bias is None or x.dim() == 3 else bias[0], stat)
+        return reference.ada_c(
+            g, _reference_storage(x), weight, s, bias if bias is None or x.dim() == 3 else bias[0], stat
+        )
     return ops.ada_c(g.tensors(), x, weight.expand(x.shape[1:]), bias, s, stat, False, chosen)
 
 
@@ -282,9 +284,7 @@ def _check_values(x: Tensor, c: Tensor | float, name: str) -> None:
         bad = ~((c >= 0) & (c < math.inf))
         if bad.any():
             at = int(bad.nonzero()[0, 0])
-            raise ValueError(
-                f"{name} must be finite and >= 0 everywhere, got {c[bad][0].item()} at node {at}"
-            )
+            raise ValueError(f"{name} must be finite and >= 0 everywhere, got {c[bad][0].item()} at node {at}")
 
 
 def _coefficient(g: Graph, x: Tensor, value: Tensor | float, name: str, steps: int) -> tuple[Tensor | None, float]:

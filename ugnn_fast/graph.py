@@ -72,15 +72,11 @@ class Graph:
             num_nodes = max([int(ids.max()) + 1 for ids in (row, col) if ids.size] + [0])
         N = _node_count(num_nodes)
         _check_memory(N, len(row), weight, symmetrize)
-        built = _builder.build_coo(
-            row, col, weight, N, bool(self_loops), bool(symmetrize), torch.get_num_threads()
-        )
+        built = _builder.build_coo(row, col, weight, N, bool(self_loops), bool(symmetrize), torch.get_num_threads())
         return cls._from_built(built, self_loops, device)
 
     @classmethod
-    def from_csr(
-        cls, rowptr, col, weight=None, *, num_nodes=None, self_loops=True, symmetrize=False
-    ) -> Graph:
+    def from_csr(cls, rowptr, col, weight=None, *, num_nodes=None, self_loops=True, symmetrize=False) -> Graph:
         """Graph of a CSR matrix: row i has the columns col[rowptr[i]:rowptr[i + 1]], in any order.
 
         rowptr: [N + 1], from 0 to M, never falling. col: [M] in [0, N). weight: [M], finite and > 0, or None.
@@ -90,20 +86,14 @@ class Graph:
             _integers(rowptr, "rowptr").astype(np.int64, order="C", copy=False),
             _integers(col, "col"),
         )
-        if (
-            start.ndim != 1
-            or start.size == 0
-            or (num_nodes is not None and len(start) != _node_count(num_nodes) + 1)
-        ):
+        if start.ndim != 1 or start.size == 0 or (num_nodes is not None and len(start) != _node_count(num_nodes) + 1):
             expected = "" if num_nodes is None else f" = [{_node_count(num_nodes) + 1}]"
             raise ValueError(f"rowptr must be [num_nodes + 1]{expected}, got {list(start.shape)}")
         if ids.ndim != 1:
             raise ValueError(f"col must be [E], got {list(ids.shape)}")
         values = _weight_array(weight, len(ids), "weight", "len(col)")
         _check_memory(len(start) - 1, len(ids), values, symmetrize)
-        built = _builder.build_csr(
-            start, ids, values, bool(self_loops), bool(symmetrize), torch.get_num_threads()
-        )
+        built = _builder.build_csr(start, ids, values, bool(self_loops), bool(symmetrize), torch.get_num_threads())
         return cls._from_built(built, self_loops, device)
 
     @classmethod
@@ -161,15 +151,11 @@ class Graph:
         col = np.fromiter((number[edge[1]] for edge in edges), np.int64, len(edges))
         value = None
         if weight is not None and any(edge[2] is not None for edge in edges):
-            value = np.fromiter(
-                (1.0 if edge[2] is None else edge[2] for edge in edges), np.float64, len(edges)
-            )
+            value = np.fromiter((1.0 if edge[2] is None else edge[2] for edge in edges), np.float64, len(edges))
         if not graph.is_directed():
             row, col = np.concatenate([row, col]), np.concatenate([col, row])
             value = None if value is None else np.concatenate([value, value])
-        return cls.from_edge_index(
-            (row, col), len(number), value, self_loops=self_loops, symmetrize=symmetrize
-        )
+        return cls.from_edge_index((row, col), len(number), value, self_loops=self_loops, symmetrize=symmetrize)
 
     @classmethod
     def from_pyg(cls, data, *, self_loops=True, symmetrize=False) -> Graph:
@@ -181,9 +167,7 @@ class Graph:
         if edge_index is None:
             raise TypeError(f"data must have an edge_index, got {type(data).__name__} without")
         num_nodes, weight = getattr(data, "num_nodes", None), getattr(data, "edge_weight", None)
-        return cls.from_edge_index(
-            edge_index, num_nodes, weight, self_loops=self_loops, symmetrize=symmetrize
-        )
+        return cls.from_edge_index(edge_index, num_nodes, weight, self_loops=self_loops, symmetrize=symmetrize)
 
     @classmethod
     def from_dgl(cls, graph, *, weight=None, self_loops=True, symmetrize=False) -> Graph:
@@ -243,9 +227,7 @@ class Graph:
         )
         if entries.size and entries.min() < 0:
             e = int((entries < 0).argmax())
-            raise ValueError(
-                f"edge_index must hold edges of the graph, got ({row[e]}, {col[e]}) at edge_index[:, {e}]"
-            )
+            raise ValueError(f"edge_index must hold edges of the graph, got ({row[e]}, {col[e]}) at edge_index[:, {e}]")
         return torch.from_numpy(entries).to(self.device)
 
     def to(self, device) -> Graph:

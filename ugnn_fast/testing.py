@@ -47,9 +47,7 @@ def sample_graphs() -> dict[str, Graph]:
     nodes = np.arange(20)
     few = pairs(30, 60)
     part = pairs(12, 30)
-    hub = np.concatenate(
-        [np.stack([np.zeros(20000, np.int64), np.arange(1, 20001)]), pairs(20001, 4000)], axis=1
-    )
+    hub = np.concatenate([np.stack([np.zeros(20000, np.int64), np.arange(1, 20001)]), pairs(20001, 4000)], axis=1)
     return {
         "empty": make([[], []], 0),
         "one_node": make([[], []], 1),
@@ -123,9 +121,7 @@ def pairwise(
     return cases
 
 
-def operator_cases(
-    valid: Callable[..., bool] = lambda **case: True, **axes: Sequence[Any]
-) -> list[dict[str, Any]]:
+def operator_cases(valid: Callable[..., bool] = lambda **case: True, **axes: Sequence[Any]) -> list[dict[str, Any]]:
     """pairwise() over sample graphs, widths, dtypes, replicas, layouts and the given axes, for each backend.
 
     The reference has no code that depends on widths or hubs, and gets few of them. Hubs stay narrow.
@@ -248,16 +244,12 @@ def check_operator(
         if not out.requires_grad:
             return [out, *map(torch.zeros_like, wanted)]
         # the same for all, and of values that every dtype has
-        cotangent = (
-            torch.randn(out.shape, generator=torch.Generator().manual_seed(0)).bfloat16().to(out.dtype)
-        )
+        cotangent = torch.randn(out.shape, generator=torch.Generator().manual_seed(0)).bfloat16().to(out.dtype)
         return [out.detach(), *torch.autograd.grad(out, wanted, cotangent, materialize_grads=True)]
 
     got = run(operator, lambda value: value.clone())
     exact = run(statement, lambda value: value.double(), store=lambda value: value)
-    plain = run(
-        statement, lambda value: value.to(computing), store=lambda value: value.to(dtype).to(computing)
-    )
+    plain = run(statement, lambda value: value.to(computing), store=lambda value: value.to(dtype).to(computing))
     for name, g, p, e in zip(("result", *wrt), got, plain, exact, strict=True):
         if name in wrt and g.dtype != inputs[name].dtype:
             raise AssertionError(f"gradient of {name} must be {inputs[name].dtype}, got {g.dtype}")

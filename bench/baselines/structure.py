@@ -37,9 +37,7 @@ class Structure:
 
     def matrix(self, values: Tensor) -> Tensor:
         """Sparse matrix [N, N] with these values [E], which it does not copy."""
-        return torch.sparse_csr_tensor(
-            self.rowptr, self.col, values, size=(self.N, self.N), check_invariants=False
-        )
+        return torch.sparse_csr_tensor(self.rowptr, self.col, values, size=(self.N, self.N), check_invariants=False)
 
     def scratch(self, name: str, *shape: int) -> Tensor:
         """A tensor that lives from call to call, for use inside one forward or one backward only.

@@ -56,8 +56,8 @@ void check_ids(const Strided<index_t>& ids, int64_t M, const char* name, const c
   const int64_t N = options.N;
   const int64_t e = first_where(M, options.threads, [=](int64_t e) { return ids[e] < 0 || ids[e] >= N; });
   if (e == M) return;
-  fail(std::string(name) + " must be in [0, num_nodes) = [0, " + str(N) + "), got " + str(int64_t{ids[e]}) +
-       " at " + position + str(e) + "]");
+  fail(std::string(name) + " must be in [0, num_nodes) = [0, " + str(N) + "), got " + str(int64_t{ids[e]}) + " at " +
+       position + str(e) + "]");
 }
 
 template <typename index_t>
@@ -72,8 +72,8 @@ void check_rows(const CsrEdges<index_t>& edges, const BuildOptions& options) {
   if (rowptr[0] != 0) fail("rowptr must start at 0, got " + str(rowptr[0]) + " at rowptr[0]");
   const int64_t i = first_where(N, options.threads, [=](int64_t i) { return rowptr[i + 1] < rowptr[i]; });
   if (i < N) {
-    fail("rowptr must not fall, got " + str(rowptr[i]) + " then " + str(rowptr[i + 1]) + " at rowptr[" +
-         str(i + 1) + "]");
+    fail("rowptr must not fall, got " + str(rowptr[i]) + " then " + str(rowptr[i + 1]) + " at rowptr[" + str(i + 1) +
+         "]");
   }
   if (rowptr[N] == edges.M) return;
   fail("rowptr must end at len(col) = " + str(edges.M) + ", got " + str(rowptr[N]) + " at rowptr[" + str(N) + "]");
@@ -87,8 +87,8 @@ void check_weight(const Strided<scalar_t>& weight, int64_t M, const char* name, 
     return !(w > 0 && w <= std::numeric_limits<float>::max());
   });
   if (e == M) return;
-  fail(std::string(name) + " must be finite and > 0 in float32, got " + str(double{weight[e]}) + " at " + name +
-       "[" + str(e) + "]");
+  fail(std::string(name) + " must be finite and > 0 in float32, got " + str(double{weight[e]}) + " at " + name + "[" +
+       str(e) + "]");
 }
 
 struct PlainEntry {
@@ -158,8 +158,7 @@ void visit_by_rows(const Edges& edges, const std::vector<int64_t>& bound, const 
 
 // Entries sorted by row only: row i is entries start[i] to start[i + 1] - 1.
 template <typename Entry, typename Edges, typename scalar_t>
-Buffer<Entry> sort_by_row(const Edges& edges, Strided<scalar_t> weight, const BuildOptions& options,
-                          int64_t* start) {
+Buffer<Entry> sort_by_row(const Edges& edges, Strided<scalar_t> weight, const BuildOptions& options, int64_t* start) {
   const int64_t N = options.N, parts = options.threads;
   std::vector<int64_t> bound(parts + 1);
   for (int64_t part = 0; part <= parts; ++part) bound[part] = N * part / parts;
@@ -180,8 +179,7 @@ Buffer<Entry> sort_by_row(const Edges& edges, Strided<scalar_t> weight, const Bu
   return entries;
 }
 
-void check_symmetric(const BuiltGraph& graph, const char* index_name, const char* weight_name, int64_t N,
-                     int threads) {
+void check_symmetric(const BuiltGraph& graph, const char* index_name, const char* weight_name, int64_t N, int threads) {
   const int64_t* rowptr = graph.rowptr.data.get();
   const int32_t* col = graph.col.data.get();
   const float* weight = graph.weight.data.get();
@@ -321,8 +319,8 @@ Buffer<int64_t> reverse_entries(const int64_t* rowptr, const int32_t* col, int64
 }
 
 template <typename index_t>
-Buffer<int64_t> find_entries(const int64_t* rowptr, const int32_t* col, int64_t N,
-                             const CooEdges<index_t>& pairs, int threads) {
+Buffer<int64_t> find_entries(const int64_t* rowptr, const int32_t* col, int64_t N, const CooEdges<index_t>& pairs,
+                             int threads) {
   Buffer<int64_t> entry(pairs.M);
 #pragma omp parallel for num_threads(std::max(threads, 1)) schedule(static)
   for (int64_t e = 0; e < pairs.M; ++e) {
@@ -332,8 +330,8 @@ Buffer<int64_t> find_entries(const int64_t* rowptr, const int32_t* col, int64_t 
   return entry;
 }
 
-#define UGNN_INSTANTIATE_BUILD(EDGES)                                                              \
-  template BuiltGraph build_graph(const EDGES&, Strided<float>, const BuildOptions&);              \
+#define UGNN_INSTANTIATE_BUILD(EDGES)                                                 \
+  template BuiltGraph build_graph(const EDGES&, Strided<float>, const BuildOptions&); \
   template BuiltGraph build_graph(const EDGES&, Strided<double>, const BuildOptions&);
 UGNN_INSTANTIATE_BUILD(CooEdges<int32_t>)
 UGNN_INSTANTIATE_BUILD(CooEdges<int64_t>)

@@ -18,9 +18,7 @@ def random_csr(N, columns, share=0.3, seed=0, dtype=torch.float64):
     return (dense * (torch.rand(N, columns, generator=generator) < share)).to_sparse_csr()
 
 
-@pytest.mark.parametrize(
-    "size", [(7, 5, 3), (1, 4, 2), (5, 1, 1), (40, 90, 16), (0, 3, 2), (4, 3, 0)], ids=str
-)
+@pytest.mark.parametrize("size", [(7, 5, 3), (1, 4, 2), (5, 1, 1), (40, 90, 16), (0, 3, 2), (4, 3, 0)], ids=str)
 @pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
 def test_product_and_its_gradient(size, share):
     N, columns, D = size

@@ -74,9 +74,7 @@ def test_statement(case, use_backend):
     wrt = [name for name in case["wrt"].split() if name != "bias" or case["bias"] not in ("none", "number")]
     # gradients of weight and bias are sums over all nodes: few numbers, each one draw of rounding
     tolerance = HUB_TOLERANCE if "hub" in case["graph"] else {"units": 16}
-    check_operator(
-        operator, lambda **t: statement(**t, g=g, s=s, stat=case["stat"]), inputs, wrt=wrt, **tolerance
-    )
+    check_operator(operator, lambda **t: statement(**t, g=g, s=s, stat=case["stat"]), inputs, wrt=wrt, **tolerance)
 
 
 def test_is_in_float32_beside_bfloat16(backend):

@@ -100,9 +100,7 @@ def test_gradcheck(graph, D, backend):
     torch.manual_seed(0)
     x = torch.randn(g.num_nodes, 2, D, dtype=torch.float64, requires_grad=True)
     c = torch.rand(g.num_nodes, 2, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(
-        lambda x, c: uf.ada_propagate(g, x, c, 3, backend=backend), (x, c), fast_mode=True
-    )
+    assert torch.autograd.gradcheck(lambda x, c: uf.ada_propagate(g, x, c, 3, backend=backend), (x, c), fast_mode=True)
 
 
 def test_double_backward_for_constant_c(backend):
@@ -133,9 +131,7 @@ def test_two_forwards_before_one_backward(backend):
     both = torch.autograd.grad(first + second, (x, c))
     alone = []
     for s in (1, 2):
-        alone.append(
-            torch.autograd.grad(uf.ada_propagate(g, s * x, s * c, 3, backend=backend).square().sum(), (x, c))
-        )
+        alone.append(torch.autograd.grad(uf.ada_propagate(g, s * x, s * c, 3, backend=backend).square().sum(), (x, c)))
     for got, one, two in zip(both, *alone, strict=True):
         torch.testing.assert_close(got, one + two)
 

@@ -21,8 +21,7 @@ def statement(x, s, c, *, g, store):
     """x is F. Entry by entry."""
     if x.dim() == 3:
         runs = [
-            statement(x[:, r], s[:, r], c[:, r] if c.dim() == 2 else c, g=g, store=store)
-            for r in range(x.shape[1])
+            statement(x[:, r], s[:, r], c[:, r] if c.dim() == 2 else c, g=g, store=store) for r in range(x.shape[1])
         ]
         return torch.stack(runs)
     i, j, a = entries(g, x.dtype)

@@ -35,9 +35,7 @@ def test_non_contiguous_labels(backend):
     g = GRAPHS["power_law"]
     labels = torch.randint(0, 3, (g.num_nodes, 2))
     expected = by_hand(g, labels[:, 1].tolist())
-    torch.testing.assert_close(
-        uf.local_smoothness(g, labels[:, 1], backend=backend), expected, equal_nan=True
-    )
+    torch.testing.assert_close(uf.local_smoothness(g, labels[:, 1], backend=backend), expected, equal_nan=True)
 
 
 def test_all_the_same_or_nothing_known(backend):

@@ -53,9 +53,7 @@ def test_statement(case, use_backend):
         return store(flat.reshape(x.shape))
 
     tolerance = HUB_TOLERANCE if "hub" in case["graph"] else {}
-    check_operator(
-        lambda x: function(g, layout(x), backend=backend), statement, {"x": x}, wrt=["x"], **tolerance
-    )
+    check_operator(lambda x: function(g, layout(x), backend=backend), statement, {"x": x}, wrt=["x"], **tolerance)
 
 
 @pytest.mark.parametrize("D", (1, 3, 9))
@@ -118,6 +116,4 @@ def test_double_backward(cpu):
     (grad,) = torch.autograd.grad(uf.neighbor_var(g, x).sum(), x, create_graph=True)
     with pytest.raises(RuntimeError, match=r"neighbor_var: double backward is not offered.*reference"):
         grad.sum().backward()
-    assert torch.autograd.gradgradcheck(
-        lambda x: uf.neighbor_var(g, x, backend="reference"), x, fast_mode=True
-    )
+    assert torch.autograd.gradgradcheck(lambda x: uf.neighbor_var(g, x, backend="reference"), x, fast_mode=True)

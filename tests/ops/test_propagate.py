@@ -25,8 +25,7 @@ def statement(*, g, K, x, norm="sym", out="last", clamp=None, store=lambda h: h,
         runs = []
         for r in range(x.shape[1]):
             own = {
-                n: v[:, r] if n == "c" and isinstance(v, torch.Tensor) and v.dim() == 2 else v
-                for n, v in given.items()
+                n: v[:, r] if n == "c" and isinstance(v, torch.Tensor) and v.dim() == 2 else v for n, v in given.items()
             }
             runs.append(statement(g=g, K=K, x=x[:, r], norm=norm, out=out, clamp=clamp, store=store, **own))
         return torch.stack(runs, dim=-2)
@@ -118,9 +117,7 @@ def test_statement(case, use_backend):
     options = {"out": case["out"], "clamp": case["clamp"]}
     if case["norm"] in ("sym", "row", "none"):
         options["norm"] = case["norm"]
-    numbers = {name for name in COEFFICIENTS if case[name] == "number"} | (
-        {"c"} if W == "c_number" else set()
-    )
+    numbers = {name for name in COEFFICIENTS if case[name] == "number"} | ({"c"} if W == "c_number" else set())
     layout = case["layout"]
 
     def operator(**tensors):
@@ -212,9 +209,7 @@ def test_double_backward_in_x(options, backend):
     torch.manual_seed(0)
     sizes = {"node": g.num_nodes, "edge": g.num_edges, "steps": K + 1}
     values = {
-        k: torch.rand(sizes[v], dtype=torch.float64) if v in sizes else v
-        for k, v in options.items()
-        if k != "clamp"
+        k: torch.rand(sizes[v], dtype=torch.float64) if v in sizes else v for k, v in options.items() if k != "clamp"
     }
     values |= {k: v for k, v in options.items() if k == "clamp"}
     x = torch.randn(g.num_nodes, 2, dtype=torch.float64, requires_grad=True)
@@ -242,9 +237,7 @@ def test_edge_value_follows_the_stored_entries(backend):
     dense = torch.zeros(g.num_nodes, g.num_nodes)
     for (i, j), v in zip(g.edge_index.T.tolist(), value.tolist(), strict=True):
         dense[i, j] = v
-    torch.testing.assert_close(
-        uf.propagate(g, x, 1, norm="none", edge_value=value, backend=backend), dense @ x
-    )
+    torch.testing.assert_close(uf.propagate(g, x, 1, norm="none", edge_value=value, backend=backend), dense @ x)
 
 
 def test_two_forwards_before_one_backward(backend):
@@ -260,9 +253,7 @@ def test_two_forwards_before_one_backward(backend):
         torch.testing.assert_close(got, one + two)
 
 
-@pytest.mark.parametrize(
-    "options", ({}, {"keep": 0.5}, {"edge_value": "random"}, {"clamp": (None, 5.0)}), ids=str
-)
+@pytest.mark.parametrize("options", ({}, {"keep": 0.5}, {"edge_value": "random"}, {"clamp": (None, 5.0)}), ids=str)
 @pytest.mark.parametrize("D", (1, 3, 9))
 def test_nan_stays_within_k_hops(options, D, backend):
     g, K = GRAPHS["chain"], 3
@@ -294,9 +285,7 @@ def test_result_is_never_x_itself(backend):
 def test_only_x_saves_no_state(cpu):
     g, sizes = GRAPHS["power_law"], []
     x = torch.randn(g.num_nodes, 8, requires_grad=True)
-    with torch.autograd.graph.saved_tensors_hooks(
-        lambda t: sizes.append((t.data_ptr(), t.numel())) or t, lambda t: t
-    ):
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: sizes.append((t.data_ptr(), t.numel())) or t, lambda t: t):
         h = uf.propagate(g, x, 5, agg=0.9, skip=0.1)
     own = {t.data_ptr() for t in (*g.tensors(), x, h) if t is not None}
     assert sum(size for address, size in sizes if address not in own) == 0

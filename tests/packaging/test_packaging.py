@@ -26,9 +26,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 def modules_on_disk():
     """Import path of every Python file of the package, with the directory kernels/ in its place."""
     files = {path.relative_to(ROOT).as_posix() for path in (ROOT / "ugnn_fast").rglob("*.py")}
-    return files | {
-        f"ugnn_fast/{path.relative_to(ROOT).as_posix()}" for path in (ROOT / "kernels").rglob("*.py")
-    }
+    return files | {f"ugnn_fast/{path.relative_to(ROOT).as_posix()}" for path in (ROOT / "kernels").rglob("*.py")}
 
 
 def test_listed_packages_are_those_on_disk():
@@ -51,14 +49,10 @@ def test_native_code_includes_no_torch():
     sources = [path for path in (ROOT / "csrc").rglob("*") if path.is_file()]
     assert sources
     for path in sources:
-        found = re.findall(
-            r'^\s*#\s*include\s*[<"](?:torch|ATen|c10|caffe2)[/.].*', path.read_text(), re.MULTILINE
-        )
+        found = re.findall(r'^\s*#\s*include\s*[<"](?:torch|ATen|c10|caffe2)[/.].*', path.read_text(), re.MULTILINE)
         assert not found, (path, found)
     for path in (ROOT / "csrc" / "include").rglob("*"):
-        assert path.is_dir() or not re.search(
-            r"#\s*include\s*[<\"](?:pybind11|Python\.h)", path.read_text()
-        ), path
+        assert path.is_dir() or not re.search(r"#\s*include\s*[<\"](?:pybind11|Python\.h)", path.read_text()), path
 
 
 def test_only_kernels_import_triton():
@@ -82,9 +76,7 @@ def run(*words, cwd, **environment):
 def sdist(tmp_path_factory):
     """The source distribution, unpacked. Made from a copy of the tree with a stale library in it."""
     copy, out = tmp_path_factory.mktemp("copy") / "tree", tmp_path_factory.mktemp("sdist")
-    skip = shutil.ignore_patterns(
-        ".*", "build", "dist", "*.egg-info", "__pycache__", "*.so", "results", "runs", "venv"
-    )
+    skip = shutil.ignore_patterns(".*", "build", "dist", "*.egg-info", "__pycache__", "*.so", "results", "runs", "venv")
     shutil.copytree(ROOT, copy, ignore=skip)
     (copy / "ugnn_fast" / "_C.stale.so").write_bytes(b"left over")
     run("-c", f"from setuptools import build_meta; build_meta.build_sdist({str(out)!r})", cwd=copy)

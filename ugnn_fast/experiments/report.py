@@ -42,9 +42,7 @@ def write_numbers(folder: str | os.PathLike, results: Sequence[TrainResult], *, 
     """metrics.json, history.csv and checkpoint.pt. rate: the attack on the data set's edges, in percent."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "metrics.json").write_text(
-        json.dumps(metrics(results, rate=rate), indent=2, allow_nan=False) + "\n"
-    )
+    (folder / "metrics.json").write_text(json.dumps(metrics(results, rate=rate), indent=2, allow_nan=False) + "\n")
     with open(folder / "history.csv", "w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["seed", *Epoch._fields])

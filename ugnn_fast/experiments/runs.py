@@ -39,9 +39,7 @@ def train_seeds(
         with progress:
             for seed in seeds:
                 progress.start(seed)
-                results.append(
-                    train(dataset, model, settings, seed=seed, split=split, progress=progress.step)
-                )
+                results.append(train(dataset, model, settings, seed=seed, split=split, progress=progress.step))
                 report.write_numbers(folder, results, rate=rate)
     except KeyboardInterrupt:
         if not results:

@@ -133,9 +133,7 @@ def _fit(network, graph, x, y, nodes, settings, progress):
     """(history, its best epoch, parameters after the best epoch)"""
     train_nodes = nodes[0]
     train_y = y[train_nodes]
-    optimizer = torch.optim.Adam(
-        network.parameters(), lr=settings.lr, weight_decay=settings.weight_decay, fused=True
-    )
+    optimizer = torch.optim.Adam(network.parameters(), lr=settings.lr, weight_decay=settings.weight_decay, fused=True)
     history: list[Epoch] = []
     best: Epoch | None = None
     state: dict[str, Tensor] = {}
@@ -179,9 +177,7 @@ def check_task(dataset: Dataset, seed: int, split: int) -> tuple[Tensor, Tensor,
         ("splits", not dataset.splits),
     ):
         if missing:
-            raise ValueError(
-                f"dataset must have features, labels and splits, got {dataset.name} without {name}"
-            )
+            raise ValueError(f"dataset must have features, labels and splits, got {dataset.name} without {name}")
     if not 0 <= split < len(dataset.splits):
         raise ValueError(f"split must be in 0..{len(dataset.splits) - 1} for {dataset.name}, got {split}")
     if not 0 <= seed < 2**63:

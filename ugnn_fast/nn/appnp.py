@@ -59,9 +59,7 @@ def _strength(s: float | None, alpha: float | None) -> float:
     if alpha is None:
         return _DEFAULT_S if s is None else check_number(s, "s", low=0.0)
     if s is not None:
-        raise ValueError(
-            f"s and alpha = 1 / (1 + s) say the same: give one of them, got s={s} and alpha={alpha}"
-        )
+        raise ValueError(f"s and alpha = 1 / (1 + s) say the same: give one of them, got s={s} and alpha={alpha}")
     alpha = check_number(alpha, "alpha", low=0.0)
     if not 0 < alpha <= 1:
         raise ValueError(f"alpha must be in (0, 1], got {alpha}")

@@ -52,7 +52,7 @@ class _AdaC(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad):
-        if torch.is_grad_enabled() and grad.requires_grad:
+        if torch.is_grad_enabled():
             raise RuntimeError("ada_c: double backward is not offered here; use backend='reference'")
         x, weight, c, var, mean = ctx.saved_tensors
         s, stat, backend = ctx.constants

@@ -103,9 +103,7 @@ class _AdaPropagate(torch.autograd.Function):
             # W and b are the same on every connected node, so the K-step operator is its own transpose. (G5)
             grad_x, grad_c = ada_propagate(ctx.graph, grad_h, None, c_value, steps, "none", backend, False), None
         else:
-            grad_x, grad_c = ada_propagate_backward(
-                ctx.graph, grad_h, *kept, steps, memory, backend, need_x, need_c
-            )
+            grad_x, grad_c = ada_propagate_backward(ctx.graph, grad_h, *kept, steps, memory, backend, need_x, need_c)
         return None, None, grad_x if need_x else None, grad_c if need_c else None, None, None, None, None, None
 
 

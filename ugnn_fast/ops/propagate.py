@@ -1,9 +1,9 @@
 """ugnn::propagate, K steps of the general linear recurrence, and its backward.
 
-    H_{k+1} = clamp(keep H_k + agg left (A o W) right H_k + skip X + prev H_{k-1}),   H_0 = X,  H_{-1} = 0
+H_{k+1} = clamp(keep H_k + agg left (A o W) right H_k + skip X + prev H_{k-1}),   H_0 = X,  H_{-1} = 0
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -181,7 +181,7 @@ class _Propagate(torch.autograd.Function):
             # a polynomial of one symmetric matrix with scalar coefficients is its own transpose (G5)
             grads = {"x": propagate(ctx.graph, *a._replace(x=grad, keep_states=False))}
         else:
-            if torch.is_grad_enabled() and (a.keep_states or not ctx.only_x):
+            if torch.is_grad_enabled() and not ctx.only_x:
                 raise RuntimeError("propagate: double backward is offered for x alone; use backend='reference'")
             needed = {name for name, need in zip(Arguments._fields, ctx.needs_input_grad[2:], strict=True) if need}
             grads = _gradients(ctx.graph, a, grad, result[1:] if a.out == "all" else states, needed)
@@ -241,14 +241,16 @@ def _gradients(graph: tuple, a: Arguments, grad: Tensor, states: Tensor, needed:
 
     G, G_later = incoming(K), torch.zeros_like(grad_x)  # of H_{k+1}, and prev-part waiting for H_k
     for k in reversed(range(K)):
-        H = state(k) if a.keep_states or a.out == "all" else None
+        # without states nothing below reads H, and without need_y nothing reads y
+        H = state(k) if a.keep_states or a.out == "all" else x
         need_y = a.clamped or "agg" in needed or "left" in needed
-        y = scaled(aggregate(scaled(H, right), a.c, a.edge_value, a.transposed), left) if need_y else None
+        raw = aggregate(scaled(H, right), a.c, a.edge_value, a.transposed) if need_y else x
+        y = scaled(raw, left)
         if a.clamped:
             Z = coefficient("keep", k) * H + coefficient("agg", k) * y + coefficient("skip", k) * x.to(dtype)
             if k > 0:
                 Z = Z + coefficient("prev", k) * state(k - 1)
-            G = G * ((Z >= a.lo) & (Z <= a.hi))
+            G = G * ((a.lo <= Z) & (a.hi >= Z))
         agg = coefficient("agg", k)
         v = scaled(agg * G, left)
         t = aggregate(v, a.c, a.edge_value, not a.transposed)
@@ -259,9 +261,10 @@ def _gradients(graph: tuple, a: Arguments, grad: Tensor, states: Tensor, needed:
         if "keep" in needed:
             per_row["keep"].append(_dot_rows(G, H, dtype))
         if "prev" in needed:
-            per_row["prev"].append(_dot_rows(G, state(k - 1), dtype) if k > 0 else torch.zeros_like(degree, dtype=dtype))
+            per_row["prev"].append(
+                _dot_rows(G, state(k - 1), dtype) if k > 0 else torch.zeros_like(degree, dtype=dtype)
+            )
         if "left" in needed:
-            raw = aggregate(scaled(H, right), a.c, a.edge_value, a.transposed)
             add("left", _dot_rows(agg * G, raw, dtype))
         if "right" in needed:
             add("right", _dot_rows(H, t, dtype))
@@ -276,9 +279,10 @@ def _gradients(graph: tuple, a: Arguments, grad: Tensor, states: Tensor, needed:
             add("gamma", torch.zeros(K + 1, dtype=dtype, device=x.device))
             sums["gamma"][k + 1] += _total(grad.to(dtype) * state(k + 1))
         grad_x = grad_x + coefficient("skip", k) * G
-        G, G_later = coefficient("keep", k) * G + scaled(t, right) + G_later + (
-            incoming(k) if k > 0 or a.out != "last" else 0
-        ), coefficient("prev", k) * G
+        G, G_later = (
+            coefficient("keep", k) * G + scaled(t, right) + G_later + (incoming(k) if k > 0 or a.out != "last" else 0),
+            coefficient("prev", k) * G,
+        )
 
     grads: dict[str, Tensor] = {}
     if "x" in needed:
@@ -315,8 +319,8 @@ def _autocast(dtype: torch.dtype, args: tuple) -> tuple:
     a = Arguments(*args)
     x = storage(dtype, a.x)
     names = ("c", "edge_value", "left", "right", "agg", "skip", "keep", "prev", "gamma")
-    cast = coefficients(x, *(getattr(a, name) for name in names))
-    return tuple(a._replace(x=x, **dict(zip(names, cast, strict=True))))
+    cast: dict[str, Any] = dict(zip(names, coefficients(x, *(getattr(a, name) for name in names)), strict=True))
+    return tuple(a._replace(x=x, **cast))
 
 
 propagate = define(_SCHEMA, _body, _fake, _Propagate, _autocast, first_only=True)

@@ -28,7 +28,8 @@ UGNN_INLINE double weighted_sum(const Csr& g, int64_t i, const A* values) {
   return (sums[0] + sums[1]) + (sums[2] + sums[3]);
 }
 
-// (B) for the rows at positions [begin, end) and one replica; returns the first node whose c is negative or not finite, or -1
+// (B) for the rows at positions [begin, end) and one replica; returns the first node whose c is negative or not finite,
+// or -1
 template <class A>
 int64_t node_step_sizes(const Csr& g, const A* c, A* b, int64_t begin, int64_t end) {
   int64_t bad = -1;

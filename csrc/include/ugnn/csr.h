@@ -18,8 +18,8 @@ struct Csr {
   int64_t H;
 };
 
-constexpr int64_t kWindow = 1024;  // rows sorted together in Csr::order
-constexpr int64_t kPiece = 4096;   // entries of a hub row that are summed as one piece
+constexpr int64_t kWindow = 1024;       // rows sorted together in Csr::order
+constexpr int64_t kPiece = 4096;        // entries of a hub row that are summed as one piece
 constexpr int64_t kBlockEntries = 256;  // entries of a row that are added up in one go
 
 // Rows with more entries than this are hubs. It depends on the graph alone, never on the number of threads:

@@ -95,7 +95,7 @@ Buffer<int64_t> reverse_entries(const int64_t* rowptr, const int32_t* col, int64
 
 // The entry of each pair, -1 for a pair that is not an edge. [M]
 template <typename index_t>
-Buffer<int64_t> find_entries(const int64_t* rowptr, const int32_t* col, int64_t N,
-                             const CooEdges<index_t>& pairs, int threads);
+Buffer<int64_t> find_entries(const int64_t* rowptr, const int32_t* col, int64_t N, const CooEdges<index_t>& pairs,
+                             int threads);
 
 }  // namespace ugnn

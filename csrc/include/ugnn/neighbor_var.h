@@ -27,15 +27,14 @@ struct NeighborVarKernel {
   }
 
   // table [N, slice.ld]; logits [N, R] += <stat_i, weight>
-  static void rows(const NeighborStat& a, const Slice& slice, const T* table, A* logits, int64_t begin,
-                   int64_t end) {
+  static void rows(const NeighborStat& a, const Slice& slice, const T* table, A* logits, int64_t begin, int64_t end) {
     const Csr& g = a.g;
     const int64_t ldx = a.R * a.D;
     V weight[kVecs];
     for (int v = 0; v < kVecs; ++v) {
-      weight[v] = a.weight ? load_first<kLanes>(static_cast<const A*>(a.weight) + slice.first + v * kLanes,
-                                                lanes(slice, v))
-                           : V{};
+      weight[v] = a.weight
+                      ? load_first<kLanes>(static_cast<const A*>(a.weight) + slice.first + v * kLanes, lanes(slice, v))
+                      : V{};
     }
     const bool want_var = a.var || (a.weight && !a.of_mean);
     for (int64_t i = begin; i < end; ++i) {
@@ -47,8 +46,8 @@ struct NeighborVarKernel {
       for (int64_t e = first; e < last; ++e) {
         const A w = entry_weight<A>(g, e);
         const T* row = table + g.col[e] * int64_t(slice.ld);
-  UGNN_UNROLL
-  for (int v = 0; v < kVecs; ++v) mean[v] += w * load<kLanes>(row + v * kLanes);
+        UGNN_UNROLL
+        for (int v = 0; v < kVecs; ++v) mean[v] += w * load<kLanes>(row + v * kLanes);
       }
       UGNN_UNROLL
       for (int v = 0; v < kVecs; ++v) mean[v] *= scale;
@@ -56,14 +55,14 @@ struct NeighborVarKernel {
         for (int64_t e = first; e < last; ++e) {
           const A w = entry_weight<A>(g, e);
           const T* row = table + g.col[e] * int64_t(slice.ld);
-    UGNN_UNROLL
-    for (int v = 0; v < kVecs; ++v) {
+          UGNN_UNROLL
+          for (int v = 0; v < kVecs; ++v) {
             const V off = load<kLanes>(row + v * kLanes) - mean[v];
             var[v] += w * (off * off);
           }
         }
-  UGNN_UNROLL
-  for (int v = 0; v < kVecs; ++v) var[v] *= scale;
+        UGNN_UNROLL
+        for (int v = 0; v < kVecs; ++v) var[v] *= scale;
       }
       V dot{};
       UGNN_UNROLL
@@ -93,8 +92,8 @@ struct NeighborVarKernel {
       for (int64_t e = g.rowptr[j]; e < g.rowptr[j + 1]; ++e) {
         const A w = entry_weight<A>(g, e);
         const A* row = grads + g.col[e] * int64_t(2 * slice.ld);
-  UGNN_UNROLL
-  for (int v = 0; v < kVecs; ++v) {
+        UGNN_UNROLL
+        for (int v = 0; v < kVecs; ++v) {
           const V off = x[v] - load<kLanes>(row + slice.ld + v * kLanes);
           sum[v] += w * (load<kLanes>(row + v * kLanes) * off);
         }

@@ -31,8 +31,7 @@ inline void local_smoothness(const LocalSmoothness& a) {
 }
 
 template <class T, int kLanes, int kVecs>
-void denoising_energy_rows(const DenoisingEnergy& a, const Slice& slice, const T* table, int64_t begin,
-                           int64_t end) {
+void denoising_energy_rows(const DenoisingEnergy& a, const Slice& slice, const T* table, int64_t begin, int64_t end) {
   using A = acc_t<T>;
   using V = vec_t<A, kLanes>;
   A* out = static_cast<A*>(a.out) + slice.r;
@@ -123,7 +122,7 @@ void row_sum(const RowSum& a) {
   const int64_t blocks = (a.N + kRows - 1) / kRows;
   Buffer<double> sums(blocks * a.D);
   const A* values = static_cast<const A*>(a.values);
-#pragma omp parallel for num_threads(useful_threads(a.threads, a.N * a.D))
+#pragma omp parallel for num_threads(useful_threads(a.threads, a.N* a.D))
   for (int64_t block = 0; block < blocks; ++block) {
     double* sum = sums.get() + block * a.D;
     for (int64_t d = 0; d < a.D; ++d) sum[d] = 0;

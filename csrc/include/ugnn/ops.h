@@ -24,15 +24,15 @@ struct AdaPropagateForward {
   DType dtype;
   int threads;
   int64_t R, D, K;
-  const void* x;   // T [N, R, D]
-  const void* c;   // A [RC, N], RC = 1 or R; null: c_value everywhere
+  const void* x;  // T [N, R, D]
+  const void* c;  // A [RC, N], RC = 1 or R; null: c_value everywhere
   double c_value;
   int64_t RC;
-  bool check;      // look for c < 0, infinity and NaN
-  void* h;         // T [N, R, D], result
-  void* b;         // A [RC, N], result
-  void* u;         // T, K tables a slice, kept for backward; null: not wanted
-  void* s;         // T, K tables a slice, kept for backward; null: not wanted
+  bool check;          // look for c < 0, infinity and NaN
+  void* h;             // T [N, R, D], result
+  void* b;             // A [RC, N], result
+  void* u;             // T, K tables a slice, kept for backward; null: not wanted
+  void* s;             // T, K tables a slice, kept for backward; null: not wanted
   int64_t bad_c = -1;  // result: a node with such a value
 };
 
@@ -45,11 +45,11 @@ struct AdaPropagateBackward {
   const void* h;       // T [N, R, D], result of forward; null without grad_c
   const void* c;       // A [RC, N]
   int64_t RC;
-  const void* b;       // A [RC, N]
-  const void* u;       // T, as kept by forward; null without grad_c
-  const void* s;       // T, as kept by forward; null: gathered again from u
-  void* grad_x;        // A [N, R, D], result; null: not wanted
-  void* grad_c;        // A [RC, N], result; null: not wanted
+  const void* b;  // A [RC, N]
+  const void* u;  // T, as kept by forward; null without grad_c
+  const void* s;  // T, as kept by forward; null: gathered again from u
+  void* grad_x;   // A [N, R, D], result; null: not wanted
+  void* grad_c;   // A [RC, N], result; null: not wanted
 };
 
 enum class Norm : int { kNone = 0, kSym = 1, kRow = 2, kGiven = 3 };

@@ -107,8 +107,8 @@ void propagate_forward(const PropagateForward& a) {
         const A gamma = static_cast<const A*>(a.gamma)[0];
         for (int64_t i = begin; i < end; ++i) {
           for_columns(slice, [&](int d, const Tail<kBlock>& columns, const Tail<kBlock>&) {
-            store_first<kBlock>(total + i * ldx + d,
-                                gamma * load_first<kBlock>(x + i * ldx + slice.first + d, columns), columns);
+            store_first<kBlock>(total + i * ldx + d, gamma * load_first<kBlock>(x + i * ldx + slice.first + d, columns),
+                                columns);
           });
         }
       }

@@ -370,15 +370,15 @@ using StepRun = void (*)(const Step<T>&, Part part, int64_t begin, int64_t end);
 template <class T, Weighting kW, bool kWeighted, Epilogue kE>
 StepRun<T> step_kernel(int columns);
 
-#define UGNN_STEP_KERNEL(T, kW, kWeighted, kE)                                            \
-  template <>                                                                             \
-  StepRun<T> step_kernel<T, kW, kWeighted, kE>(int columns) {                             \
-    return for_shape<T>(padded(columns), [](auto shape) -> StepRun<T> {                   \
+#define UGNN_STEP_KERNEL(T, kW, kWeighted, kE)                                                       \
+  template <>                                                                                        \
+  StepRun<T> step_kernel<T, kW, kWeighted, kE>(int columns) {                                        \
+    return for_shape<T>(padded(columns), [](auto shape) -> StepRun<T> {                              \
       return StepKernel<T, decltype(shape)::kLanes, decltype(shape)::kVecs, kW, kWeighted, kE>::run; \
-    });                                                                                   \
+    });                                                                                              \
   }
 // kernels that every type has
-#define UGNN_STEP_KERNELS(kW, kE)              \
+#define UGNN_STEP_KERNELS(kW, kE)        \
   UGNN_STEP_KERNEL(float, kW, true, kE)  \
   UGNN_STEP_KERNEL(double, kW, true, kE) \
   UGNN_STEP_KERNEL(bfloat16, kW, true, kE)

@@ -19,8 +19,8 @@ namespace UGNN_ISA {
 constexpr int kMaxThreads = 512;
 constexpr int64_t kRowCost = 4;  // an epilogue costs about as much as so many neighbours
 
-// A barrier for the steps of one call that soon goes to sleep. OpenMP's own spins for milliseconds, and does so at every
-// step when another process keeps one of the threads from running.
+// A barrier for the steps of one call that soon goes to sleep. OpenMP's own spins for milliseconds, and does so at
+// every step when another process keeps one of the threads from running.
 class Barrier {
  public:
   void wait(int threads) {
@@ -86,9 +86,7 @@ inline void even_share(int64_t items, int64_t& begin, int64_t& end) {
   end = items * (thread + 1) / threads;
 }
 
-inline int64_t row_at(const Csr& g, bool sorted, int64_t position) {
-  return sorted ? g.order[position] : position;
-}
+inline int64_t row_at(const Csr& g, bool sorted, int64_t position) { return sorted ? g.order[position] : position; }
 
 inline void split_rows(int threads, const Csr& g, bool sorted, RowSplit& split) {
   split.threads = threads;
@@ -103,8 +101,7 @@ inline void split_rows(int threads, const Csr& g, bool sorted, RowSplit& split) 
   for (int64_t begin = 0; begin < g.N && t < threads; begin += kWindow) {
     const int64_t end = begin + kWindow < g.N ? begin + kWindow : g.N;
     int64_t cost = g.rowptr[end] - g.rowptr[begin] + kRowCost * (end - begin);
-    for (; hub < g.H && g.hubs[hub] < end; ++hub)
-      cost -= g.rowptr[g.hubs[hub] + 1] - g.rowptr[g.hubs[hub]];
+    for (; hub < g.H && g.hubs[hub] < end; ++hub) cost -= g.rowptr[g.hubs[hub] + 1] - g.rowptr[g.hubs[hub]];
     while (t < threads && done + cost >= total * t / threads) {
       int64_t position = begin, sum = done;
       for (; position < end && sum < total * t / threads; ++position) {

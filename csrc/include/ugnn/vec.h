@@ -170,13 +170,11 @@ UGNN_INLINE void store_first(T* p, vec_t<acc_t<T>, kLanes> v, const Tail<kLanes>
     return _mm512_mask_storeu_ps(p, __mmask16(tail.mask), (__m512)v);
   if constexpr (std::is_same_v<T, float> && kLanes == 8)
     return _mm256_mask_storeu_ps(p, __mmask8(tail.mask), (__m256)v);
-  if constexpr (std::is_same_v<T, float> && kLanes == 4)
-    return _mm_mask_storeu_ps(p, __mmask8(tail.mask), (__m128)v);
+  if constexpr (std::is_same_v<T, float> && kLanes == 4) return _mm_mask_storeu_ps(p, __mmask8(tail.mask), (__m128)v);
 #endif
   if (tail.n == kLanes) return store<kLanes>(p, v);
 #if defined(__AVX2__) && !defined(__AVX512VL__)
-  if constexpr (std::is_same_v<T, float> && kLanes == 8)
-    return _mm256_maskstore_ps(p, (__m256i)tail.mask, (__m256)v);
+  if constexpr (std::is_same_v<T, float> && kLanes == 8) return _mm256_maskstore_ps(p, (__m256i)tail.mask, (__m256)v);
   if constexpr (std::is_same_v<T, float> && kLanes == 4)
     return _mm_maskstore_ps(p, _mm256_castsi256_si128((__m256i)tail.mask), (__m128)v);
 #endif
