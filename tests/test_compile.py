@@ -258,6 +258,28 @@ def test_autocast_takes_coefficients_of_any_precision():
 
 
 @pytest.mark.parametrize("name", CALLS)
+def test_defaults_for_new_tensors_do_not_matter(name):
+    g = graph_of(40)
+    leaves = inputs_of(name, g)
+    expected = outcome(CALLS[name][0], g, leaves)
+    torch.set_default_dtype(torch.float64)
+    try:
+        with torch.device("meta"):
+            got = outcome(CALLS[name][0], g, leaves)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert all(torch.equal(a, b) for a, b in zip(got, expected, strict=True))
+
+
+def test_inference_mode():
+    g = graph_of(40)
+    x, c = torch.rand(40, 7), torch.rand(40)
+    with torch.inference_mode():
+        h = uf.ada_propagate(g, x, c, 3)
+    assert h.is_inference() and torch.equal(h, uf.ada_propagate(g, x, c, 3))
+
+
+@pytest.mark.parametrize("name", CALLS)
 def test_activation_checkpointing(name):
     g = graph_of(40)
     leaves = inputs_of(name, g)

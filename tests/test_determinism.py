@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import textwrap
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -111,6 +112,16 @@ def test_runs_do_not_differ_by_a_bit(name, graphs, cpu):
     first, second = (outcome(name, graphs[False], 7, torch.float32) for _ in range(2))
     for a, b in zip(first, second, strict=True):
         assert torch.equal(a, b)
+
+
+def test_python_threads_do_not_disturb_each_other(graphs, cpu):
+    # the interpreter is released while a kernel runs
+    names = ["ada_propagate_save", "propagate_sum", "neighbor_var", "ada_c", "denoising_energy"]
+    expected = {name: outcome(name, graphs[True], 7, torch.float32) for name in names}
+    with ThreadPoolExecutor(4) as pool:
+        runs = pool.map(lambda name: (name, outcome(name, graphs[True], 7, torch.float32)), 2 * names)
+        for name, got in runs:
+            assert all(torch.equal(a, b) for a, b in zip(got, expected[name], strict=True)), name
 
 
 def test_local_smoothness_and_threads(graphs, threads, cpu):

@@ -1,4 +1,4 @@
-"""The helpers of ugnn_fast.testing: right input passes, wrong input fails."""
+"""The functions of ugnn_fast.testing: right input passes, wrong input fails."""
 
 import itertools
 import os
@@ -25,6 +25,14 @@ def test_every_backend_ran(backends_that_ran, request):
     if not any("backend" in item.fixturenames for item in request.session.items):
         pytest.skip("no test with a backend was selected")
     assert backends_that_ran >= ({"reference"} if os.environ.get("UGNN_NATIVE") == "0" else {"reference", "cpu"})
+
+
+def test_memory_of_the_package_starts_as_nan():
+    # as a module of the package would call them; see tests/conftest.py
+    names = {"__name__": "ugnn_fast.ops.anything", "torch": torch, "x": torch.zeros(3)}
+    for call in ("torch.empty(2, 3)", "torch.empty_like(x)", "x.new_empty(4)", "x.new_empty((), dtype=torch.bfloat16)"):
+        assert eval(call, names).isnan().all(), call
+    assert eval("torch.empty(3, dtype=torch.int64)", names).shape == (3,)
 
 
 def test_sample_graphs_are_what_they_are_called():

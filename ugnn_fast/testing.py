@@ -134,7 +134,7 @@ def operator_cases(valid: Callable[..., bool] = lambda **case: True, **axes: Seq
     without_hubs = [name for name in graphs if "hub" not in name]
     shared: dict[str, Sequence[Any]] = {
         "dtype": (torch.float32, torch.float64, torch.bfloat16),
-        "R": (None, 3),
+        "R": (None, 1, 3),
         "layout": (torch.Tensor.contiguous, strided),
         **axes,
     }

@@ -9,7 +9,7 @@ from ugnn_fast.testing import sample_graphs
 G = sample_graphs()["weighted"]
 N, D, K = G.num_nodes, 3, 3
 
-# name: (function, {input: shape}, the inputs for which second derivatives are offered, if only they need gradients)
+# name: (function, {input: shape}, inputs whose second derivatives are offered if no other needs a gradient)
 CASES = {
     "ada_propagate_constant": (lambda x, **o: uf.ada_propagate(G, x, 0.7, K, **o), {"x": (N, D)}, "x"),
     "ada_propagate": (lambda x, c, **o: uf.ada_propagate(G, x, c, K, **o), {"x": (N, D), "c": (N,)}, ""),
