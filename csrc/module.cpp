@@ -2,9 +2,11 @@
 //
 // Addresses arrive as integers from Tensor.data_ptr(), 0 for "none"; ugnn_fast/ops has checked shapes, dtypes and
 // devices before. The GIL is released while a kernel runs.
+#include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 
 #include "ugnn/ops.h"
+#include "ugnn/pool.h"
 
 namespace py = pybind11;
 using namespace ugnn;
@@ -106,6 +108,21 @@ void row_sum(int dtype, int threads, int64_t N, int64_t D, uint64_t values, uint
   kernels().row_sum(a);
 }
 
+// An array of bytes from the pool, which goes back there when nothing refers to it any more.
+py::array_t<uint8_t> take(size_t bytes) {
+  struct Owned {
+    void* data;
+    size_t bytes;
+  };
+  auto* owned = new Owned{pool_take(bytes), bytes};
+  py::capsule owner(owned, [](void* p) {
+    auto* block = static_cast<Owned*>(p);
+    pool_give(block->data, block->bytes);
+    delete block;
+  });
+  return py::array_t<uint8_t>(bytes, static_cast<uint8_t*>(owned->data), owner);
+}
+
 }  // namespace
 
 PYBIND11_MODULE(_C, m) {
@@ -114,6 +131,9 @@ PYBIND11_MODULE(_C, m) {
   py::class_<CoefView>(m, "Coef").def(py::init(&coef));
   m.def("isa", [] { return kernels().name; }, "instruction set of the kernels in use");
   m.def("padded_width", [](int dtype, int64_t D) { return kernels().padded_width(DType(dtype), D); });
+  m.def("take", &take);
+  m.def("pool_clear", &pool_clear);
+  m.def("pool_bytes", &pool_bytes);
   m.def("ada_propagate_forward", &ada_propagate_forward);
   m.def("ada_propagate_backward", &ada_propagate_backward);
   m.def("propagate_forward", &propagate_forward);

@@ -13,6 +13,7 @@ from ugnn_fast.functional import (
     propagate,
 )
 from ugnn_fast.graph import Graph
+from ugnn_fast.ops import empty_cache
 
 __version__ = "0.1.0"
 
@@ -25,6 +26,7 @@ __all__ = [
     "backends",
     "datasets",
     "denoising_energy",
+    "empty_cache",
     "local_smoothness",
     "neighbor_mean",
     "neighbor_var",

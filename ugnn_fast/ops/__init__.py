@@ -1,6 +1,6 @@
 """The operators as torch sees them, `torch.ops.ugnn.*`: schema, body, fake kernel, gradient. Private."""
 
-from ugnn_fast.ops._native_call import storage
+from ugnn_fast.ops._native_call import empty_cache, storage
 from ugnn_fast.ops.ada_c import STATS, ada_c
 from ugnn_fast.ops.ada_propagate import ada_propagate
 from ugnn_fast.ops.denoising_energy import edge_energy
@@ -15,6 +15,7 @@ __all__ = [
     "ada_c",
     "ada_propagate",
     "edge_energy",
+    "empty_cache",
     "local_smoothness",
     "neighbor_var",
     "propagate",

@@ -46,6 +46,19 @@ def by_replica(c: Tensor) -> Tensor:
     return c.t().contiguous()
 
 
+def reused_empty(size: int, dtype: torch.dtype) -> Tensor:
+    """torch.empty(size) in memory that stays with the package between calls; see empty_cache."""
+    if size == 0:
+        return torch.empty(0, dtype=dtype)
+    return torch.from_numpy(native.take(size * dtype.itemsize)).view(dtype)
+
+
+def empty_cache() -> None:
+    """Gives memory that is kept between calls, at most an eighth of the machine's, back to the system."""
+    if native is not None:
+        native.pool_clear()
+
+
 def pointer(tensor: Tensor | None) -> int:
     return 0 if tensor is None else tensor.data_ptr()
 

@@ -15,6 +15,7 @@ from ugnn_fast.ops._native_call import (
     padded_width,
     pointer,
     replicas_and_width,
+    reused_empty,
     storage,
 )
 
@@ -22,27 +23,31 @@ from ugnn_fast.ops._native_call import (
 _KEPT = {"none": 0, "recompute": 1, "save": 2}
 
 
-def _empty_results(x: Tensor, c: Tensor | None, steps: int, memory: str) -> tuple[Tensor, Tensor, Tensor]:
+def _kept_size(x: Tensor, steps: int, memory: str) -> int:
+    """Values that forward keeps for backward."""
+    if memory == "none":
+        return 0
+    R, D = replicas_and_width(x)
+    return _KEPT[memory] * steps * x.shape[0] * R * padded_width(x.dtype, D)
+
+
+def _fake(graph, x, c, c_value, steps, memory, backend, check):
     h = torch.empty_like(x, memory_format=torch.contiguous_format)
     b = x.new_empty(x.shape[:1] if c is None else c.t().shape, dtype=acc_dtype(x.dtype))
-    if memory == "none":
-        return h, b, x.new_empty(0)
-    R, D = replicas_and_width(x)
-    size = _KEPT[memory] * steps * x.shape[0] * R * padded_width(x.dtype, D)
-    return h, b, x.new_empty(size)
+    return h, b, x.new_empty(_kept_size(x, steps, memory))
 
 
 def _body(graph, x, c, c_value, steps, memory, backend, check):
     x = x.contiguous()
     R, D = replicas_and_width(x)
     rows = None if c is None else by_replica(c)
-    if memory != "none":
-        bytes_kept = _KEPT[memory] * steps * x.numel() * x.element_size()
-        hint = '; memory="recompute" keeps half of it' if memory == "save" else ""
-        _memory.require(bytes_kept, x.device, f'ada_propagate with memory="{memory}"', hint)
-    h, b, kept = _empty_results(x, c, steps, memory)
-    u = kept.data_ptr() if memory != "none" else 0
-    s = u + kept.numel() // 2 * kept.element_size() if memory == "save" else 0
+    h, b, _ = _fake(graph, x, c, c_value, steps, "none", backend, check)
+    size = _kept_size(x, steps, memory)
+    hint = '; memory="recompute" keeps half of it' if memory == "save" else ""
+    _memory.require(size * x.element_size(), x.device, f'ada_propagate with memory="{memory}"', hint)
+    kept = reused_empty(size, x.dtype)
+    u = kept.data_ptr() if size else 0
+    s = u + size // 2 * kept.element_size() if memory == "save" else 0
     bad = native.ada_propagate_forward(
         csr(graph), DTYPES[x.dtype], torch.get_num_threads(), R, D, steps,
         x.data_ptr(), pointer(rows), c_value, 1 if c is None or c.dim() == 1 else R, check,
@@ -51,10 +56,6 @@ def _body(graph, x, c, c_value, steps, memory, backend, check):
     if bad >= 0:
         raise ValueError(f"c must be finite and >= 0 everywhere, got {c[bad].tolist()} at node {bad}")
     return h, b, kept
-
-
-def _fake(graph, x, c, c_value, steps, memory, backend, check):
-    return _empty_results(x, c, steps, memory)
 
 
 def _backward_body(graph, grad_h, h, c, b, kept, steps, memory, backend, need_x, need_c):

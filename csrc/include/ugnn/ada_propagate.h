@@ -54,7 +54,6 @@ void ada_propagate_forward(AdaPropagateForward& a) {
   Buffer<Factors<A>> middle(N), final(N);  // scales of y and of x in all steps but the last, and in that
   Buffer<T> work(a.u ? 0 : 3 * N * max_ld);
   Buffer<A> partial(2 * max_ld * HubPieces{a.g}.count());
-  if (a.u) prefer_huge_pages(a.u, size_t(a.K) * N * all_slices.padded_width() * sizeof(T));
 
   Step<T> step;
   step.g = a.g;

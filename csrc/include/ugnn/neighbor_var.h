@@ -38,31 +38,36 @@ struct NeighborVarKernel {
     }
     const bool want_var = a.var || (a.weight && !a.of_mean);
     for (int64_t i = begin; i < end; ++i) {
-      const int64_t first = g.rowptr[i], last = g.rowptr[i + 1];
       const A scale = g.degree[i] > 0 ? 1 / degree_of<A>(g, i) : A(0);
       V mean[kVecs], var[kVecs];
       UGNN_UNROLL
       for (int v = 0; v < kVecs; ++v) mean[v] = var[v] = V{};
-      for (int64_t e = first; e < last; ++e) {
-        const A w = entry_weight<A>(g, e);
-        const T* row = table + g.col[e] * int64_t(slice.ld);
-        UGNN_UNROLL
-        for (int v = 0; v < kVecs; ++v) mean[v] += w * load<kLanes>(row + v * kLanes);
-      }
-      UGNN_UNROLL
-      for (int v = 0; v < kVecs; ++v) mean[v] *= scale;
-      if (want_var) {
+      for_blocks(g, i, [&](int64_t first, int64_t last) {
+        V sum[kVecs] = {};
         for (int64_t e = first; e < last; ++e) {
           const A w = entry_weight<A>(g, e);
           const T* row = table + g.col[e] * int64_t(slice.ld);
           UGNN_UNROLL
-          for (int v = 0; v < kVecs; ++v) {
-            const V off = load<kLanes>(row + v * kLanes) - mean[v];
-            var[v] += w * (off * off);
-          }
+          for (int v = 0; v < kVecs; ++v) sum[v] += w * load<kLanes>(row + v * kLanes);
         }
         UGNN_UNROLL
-        for (int v = 0; v < kVecs; ++v) var[v] *= scale;
+        for (int v = 0; v < kVecs; ++v) mean[v] += scale * sum[v];
+      });
+      if (want_var) {
+        for_blocks(g, i, [&](int64_t first, int64_t last) {
+          V sum[kVecs] = {};
+          for (int64_t e = first; e < last; ++e) {
+            const A w = entry_weight<A>(g, e);
+            const T* row = table + g.col[e] * int64_t(slice.ld);
+            UGNN_UNROLL
+            for (int v = 0; v < kVecs; ++v) {
+              const V off = load<kLanes>(row + v * kLanes) - mean[v];
+              sum[v] += w * (off * off);
+            }
+          }
+          UGNN_UNROLL
+          for (int v = 0; v < kVecs; ++v) var[v] += scale * sum[v];
+        });
       }
       V dot{};
       UGNN_UNROLL

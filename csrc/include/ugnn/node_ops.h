@@ -36,19 +36,24 @@ void denoising_energy_rows(const DenoisingEnergy& a, const Slice& slice, const T
   using V = vec_t<A, kLanes>;
   A* out = static_cast<A*>(a.out) + slice.r;
   for (int64_t i = begin; i < end; ++i) {
-    V own[kVecs], sum{};
+    V own[kVecs];
     UGNN_UNROLL
     for (int v = 0; v < kVecs; ++v) own[v] = load<kLanes>(table + i * slice.ld + v * kLanes);
-    for (int64_t e = a.g.rowptr[i]; e < a.g.rowptr[i + 1]; ++e) {
-      const A w = a.g.weight ? A(a.g.weight[e]) : A(1);
-      const T* row = table + a.g.col[e] * int64_t(slice.ld);
-      UGNN_UNROLL
-      for (int v = 0; v < kVecs; ++v) {
-        const V off = own[v] - load<kLanes>(row + v * kLanes);
-        sum += w * (off * off);
+    A total = 0;
+    for_blocks(a.g, i, [&](int64_t first, int64_t last) {
+      V sum{};
+      for (int64_t e = first; e < last; ++e) {
+        const A w = a.g.weight ? A(a.g.weight[e]) : A(1);
+        const T* row = table + a.g.col[e] * int64_t(slice.ld);
+        UGNN_UNROLL
+        for (int v = 0; v < kVecs; ++v) {
+          const V off = own[v] - load<kLanes>(row + v * kLanes);
+          sum += w * (off * off);
+        }
       }
-    }
-    out[i * a.R] += sum_lanes<A, kLanes>(sum);
+      total += sum_lanes<A, kLanes>(sum);
+    });
+    out[i * a.R] += total;
   }
 }
 

@@ -3,14 +3,12 @@
 #pragma once
 
 #include <cmath>
-#include <cstdlib>
-#include <new>
 
 #if defined(__linux__)
-#include <sys/mman.h>
 #include <unistd.h>
 #endif
 
+#include "ugnn/pool.h"
 #include "ugnn/step.h"
 
 namespace ugnn {
@@ -46,33 +44,22 @@ struct Slices {
   }
 };
 
-// Random rows of a big table miss the TLB with small pages.
-inline void prefer_huge_pages(const void* p, size_t bytes) {
-#if defined(__linux__) && defined(MADV_HUGEPAGE)
-  constexpr size_t kHuge = size_t(2) << 20;
-  const size_t begin = (reinterpret_cast<size_t>(p) + kHuge - 1) / kHuge * kHuge;
-  const size_t end = (reinterpret_cast<size_t>(p) + bytes) / kHuge * kHuge;
-  if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
-#endif
-}
-
 // Memory of one call; std::bad_alloc becomes a MemoryError in Python.
 template <class T>
 class Buffer {
  public:
-  explicit Buffer(int64_t count) {
-    if (count <= 0) return;
-    const size_t bytes = (size_t(count) * sizeof(T) + 63) / 64 * 64;
-    data_ = static_cast<T*>(std::aligned_alloc(64, bytes));
-    if (!data_) throw std::bad_alloc();
-    prefer_huge_pages(data_, bytes);
+  explicit Buffer(int64_t count) : bytes_(count > 0 ? size_t(count) * sizeof(T) : 0) {
+    if (bytes_) data_ = static_cast<T*>(pool_take(bytes_));
   }
-  ~Buffer() { std::free(data_); }
+  ~Buffer() {
+    if (bytes_) pool_give(data_, bytes_);
+  }
   Buffer(const Buffer&) = delete;
   Buffer& operator=(const Buffer&) = delete;
   T* get() const { return data_; }
 
  private:
+  size_t bytes_;
   T* data_ = nullptr;
 };
 
@@ -92,6 +79,15 @@ void choose_order(Step<T>& step, int ld) {
   const bool cached = step.g.N * ld * int64_t(sizeof(T)) <= cache_bytes();
   step.sorted = cached;
   step.prefetch = cached ? 0 : 32;
+}
+
+// body(first, last) for blocks of the entries of a row: one sum over thousands of neighbours would lose digits
+template <class Body>
+UGNN_INLINE void for_blocks(const Csr& g, int64_t i, Body body) {
+  const int64_t last = g.rowptr[i + 1];
+  for (int64_t first = g.rowptr[i]; first < last; first += kBlockEntries) {
+    body(first, first + kBlockEntries < last ? first + kBlockEntries : last);
+  }
 }
 
 // d_i; in double it is summed again where it is not a whole number, as Csr::degree has it in float only
