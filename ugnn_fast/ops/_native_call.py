@@ -10,6 +10,8 @@ from ugnn_fast._native import native as _module
 # every caller has been sent here by _backend.choose, which knows that the module is there
 native: Any = _module
 
+# below this many bytes the system's memory is as good as ours (kSmall in csrc/cpu/pool.cpp)
+_SMALL = 64 << 10
 DTYPES = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2}
 
 
@@ -43,13 +45,13 @@ def coefficients(x: Tensor, *tensors: Tensor | None) -> list[Tensor | None]:
 
 def by_replica(c: Tensor) -> Tensor:
     """c [N] or [N, R] as the kernels want it: one contiguous row [N] per replica."""
-    return c.t().contiguous()
+    return c.contiguous() if c.dim() == 1 else c.t().contiguous()
 
 
 def reused_empty(size: int, dtype: torch.dtype) -> Tensor:
     """torch.empty(size) in memory that stays with the package between calls; see empty_cache."""
-    if size == 0:
-        return torch.empty(0, dtype=dtype)
+    if size * dtype.itemsize < _SMALL:
+        return torch.empty(size, dtype=dtype)
     return torch.from_numpy(native.take(size * dtype.itemsize)).view(dtype)
 
 

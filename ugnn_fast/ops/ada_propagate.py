@@ -41,10 +41,12 @@ def _body(graph, x, c, c_value, steps, memory, backend, check):
     x = x.contiguous()
     R, D = replicas_and_width(x)
     rows = None if c is None else by_replica(c)
-    h, b, _ = _fake(graph, x, c, c_value, steps, "none", backend, check)
+    h = torch.empty_like(x)
+    b = torch.empty(x.shape[:1] if rows is None else rows.shape, dtype=acc_dtype(x.dtype))
     size = _kept_size(x, steps, memory)
-    hint = '; memory="recompute" keeps half of it' if memory == "save" else ""
-    _memory.require(size * x.element_size(), x.device, f'ada_propagate with memory="{memory}"', hint)
+    if size:
+        hint = '; memory="recompute" keeps half of it' if memory == "save" else ""
+        _memory.require(size * x.element_size(), x.device, f'ada_propagate with memory="{memory}"', hint)
     kept = reused_empty(size, x.dtype)
     u = kept.data_ptr() if size else 0
     s = u + size // 2 * kept.element_size() if memory == "save" else 0
@@ -72,7 +74,7 @@ def _backward_body(graph, grad_h, h, c, b, kept, steps, memory, backend, need_x,
     )  # fmt: skip
     return (
         grad_h.new_empty(0) if grad_x is None else grad_x.to(grad_h.dtype),
-        grad_h.new_empty(0) if grad_c is None else grad_c.t().contiguous(),
+        grad_h.new_empty(0) if grad_c is None else by_replica(grad_c),
     )
 
 
