@@ -129,7 +129,7 @@ void neighbor_stat(const NeighborStat& a) {
     int64_t begin, end;
     even_share(N, begin, end);
     const int thread = omp_get_thread_num();
-    const int64_t first = split.bound[thread], last = split.bound[thread + 1];
+    const int64_t first = split.begin(thread), last = split.end(thread);
     for (int64_t k = first * a.R; logits && k < last * a.R; ++k) logits[k] = 0;
     for (int64_t number = 0; number < slices; ++number) {
       const Slice slice = all_slices.at(number);
@@ -181,8 +181,8 @@ void neighbor_var_backward(const NeighborVarBackward& a) {
       }
       split.wait();
       for_shape<T>(slice.ld, [&](auto shape) {
-        NeighborVarKernel<T, shape.kLanes, shape.kVecs>::backward_rows(a, slice, work.get(), split.bound[thread],
-                                                                       split.bound[thread + 1]);
+        NeighborVarKernel<T, shape.kLanes, shape.kVecs>::backward_rows(a, slice, work.get(), split.begin(thread),
+                                                                       split.end(thread));
       });
       split.wait();
     }

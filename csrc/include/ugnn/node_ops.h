@@ -17,7 +17,7 @@ inline void local_smoothness(const LocalSmoothness& a) {
   {
     check_team(a.g, false, split);
     const int thread = omp_get_thread_num();
-    for (int64_t i = split.bound[thread]; i < split.bound[thread + 1]; ++i) {
+    for (int64_t i = split.begin(thread); i < split.end(thread); ++i) {
       int64_t same = 0, labelled = 0;
       for (int64_t e = a.g.rowptr[i]; e < a.g.rowptr[i + 1]; ++e) {
         const int64_t j = a.g.col[e];
@@ -87,8 +87,8 @@ void denoising_energy(const DenoisingEnergy& a) {
       }
       split.wait();
       for_shape<T>(slice.ld, [&](auto shape) {
-        denoising_energy_rows<A, shape.kLanes, shape.kVecs>(a, slice, table.get(), split.bound[thread],
-                                                            split.bound[thread + 1]);
+        denoising_energy_rows<A, shape.kLanes, shape.kVecs>(a, slice, table.get(), split.begin(thread),
+                                                            split.end(thread));
       });
       split.wait();
     }
@@ -108,7 +108,7 @@ void edge_dot(const EdgeDot& a) {
   {
     check_team(a.g, false, split);
     const int thread = omp_get_thread_num();
-    for (int64_t i = split.bound[thread]; i < split.bound[thread + 1]; ++i) {
+    for (int64_t i = split.begin(thread); i < split.end(thread); ++i) {
       for (int64_t e = a.g.rowptr[i]; e < a.g.rowptr[i + 1]; ++e) {
         const A *own = v + i * a.D, *other = u + a.g.col[e] * a.D;
         V sum{};

@@ -118,7 +118,7 @@ void run_step(StepRun<T> run, const Step<T>& step, RowSplit& split) {
     even_share(HubPieces{step.g}.count(), begin, end);
     run(step, Part::kPieces, begin, end);
   }
-  run(step, Part::kRows, split.bound[thread], split.bound[thread + 1]);
+  split.for_rows(thread, [&](int64_t first, int64_t last) { run(step, Part::kRows, first, last); });
   if (step.g.H) {
     split.wait();
     even_share(step.g.H, begin, end);

@@ -16,17 +16,21 @@
 namespace ugnn {
 namespace UGNN_ISA {
 
-constexpr int kMaxThreads = 512;
+constexpr int kMaxThreads = 256;
+constexpr int kShares = 8;       // parts of a thread's rows that another thread may take over
 constexpr int64_t kRowCost = 4;  // an epilogue costs about as much as so many neighbours
 
 // A barrier for the steps of one call that soon goes to sleep. OpenMP's own spins for milliseconds, and does so at
 // every step when another process keeps one of the threads from running.
 class Barrier {
  public:
-  void wait(int threads) {
-    if (threads == 1) return;
+  // the last thread to arrive calls at_end() before the others go on
+  template <class AtEnd>
+  void wait(int threads, AtEnd at_end) {
+    if (threads == 1) return at_end();
     const uint32_t phase = __atomic_load_n(&phase_, __ATOMIC_ACQUIRE);
     if (__atomic_add_fetch(&arrived_, 1, __ATOMIC_ACQ_REL) == threads) {
+      at_end();
       __atomic_store_n(&arrived_, 0, __ATOMIC_RELAXED);
       __atomic_store_n(&phase_, phase + 1, __ATOMIC_SEQ_CST);
       if (__atomic_load_n(&sleepers_, __ATOMIC_SEQ_CST)) wake();
@@ -61,13 +65,38 @@ class Barrier {
   int sleepers_ = 0;
 };
 
-// The threads of one call. Of the rows in processing order, positions 0..N, thread t takes [bound[t], bound[t + 1]).
+// The threads of one call. The rows in processing order, positions 0..N, are cut into kShares shares of equal work for
+// each thread. A thread that is done takes over shares of others: cores are not equally fast on every machine. Who
+// computes a row changes nothing in it.
 struct RowSplit {
-  int64_t bound[kMaxThreads + 1];
+  int64_t bound[kMaxThreads * kShares + 1];
+  int next[kMaxThreads];  // shares of each thread that have been taken in this step
   int threads = 1;
   Barrier barrier;
 
-  void wait() { barrier.wait(threads); }
+  int64_t begin(int thread) const { return bound[thread * kShares]; }
+  int64_t end(int thread) const { return bound[(thread + 1) * kShares]; }
+
+  void reset() {
+    for (int t = 0; t < threads; ++t) next[t] = 0;
+  }
+
+  void wait() {
+    barrier.wait(threads, [this] { reset(); });
+  }
+
+  // body(begin, end) for shares of rows, by all threads together; once between two waits
+  template <class Body>
+  void for_rows(int thread, Body body) {
+    for (int k = 0; k < threads; ++k) {
+      const int owner = (thread + k) % threads;
+      for (;;) {
+        const int share = __atomic_fetch_add(&next[owner], 1, __ATOMIC_RELAXED);
+        if (share >= kShares) break;
+        body(bound[owner * kShares + share], bound[owner * kShares + share + 1]);
+      }
+    }
+  }
 };
 
 // Fewer threads than asked for when the work (in neighbour values) would not pay for waking them.
@@ -90,6 +119,8 @@ inline int64_t row_at(const Csr& g, bool sorted, int64_t position) { return sort
 
 inline void split_rows(int threads, const Csr& g, bool sorted, RowSplit& split) {
   split.threads = threads;
+  split.reset();
+  const int parts = threads * kShares;
   const int64_t hub_len = hub_length(g.E);
   int64_t hub_entries = 0;
   for (int64_t h = 0; h < g.H; ++h) hub_entries += g.rowptr[g.hubs[h] + 1] - g.rowptr[g.hubs[h]];
@@ -98,13 +129,13 @@ inline void split_rows(int threads, const Csr& g, bool sorted, RowSplit& split) 
   split.bound[0] = 0;
   int64_t done = 0, hub = 0;
   int t = 1;
-  for (int64_t begin = 0; begin < g.N && t < threads; begin += kWindow) {
+  for (int64_t begin = 0; begin < g.N && t < parts; begin += kWindow) {
     const int64_t end = begin + kWindow < g.N ? begin + kWindow : g.N;
     int64_t cost = g.rowptr[end] - g.rowptr[begin] + kRowCost * (end - begin);
     for (; hub < g.H && g.hubs[hub] < end; ++hub) cost -= g.rowptr[g.hubs[hub] + 1] - g.rowptr[g.hubs[hub]];
-    while (t < threads && done + cost >= total * t / threads) {
+    while (t < parts && done + cost >= total * t / parts) {
       int64_t position = begin, sum = done;
-      for (; position < end && sum < total * t / threads; ++position) {
+      for (; position < end && sum < total * t / parts; ++position) {
         const int64_t i = row_at(g, sorted, position);
         const int64_t length = g.rowptr[i + 1] - g.rowptr[i];
         sum += kRowCost + (length > hub_len ? 0 : length);
@@ -113,7 +144,7 @@ inline void split_rows(int threads, const Csr& g, bool sorted, RowSplit& split) 
     }
     done += cost;
   }
-  for (; t <= threads; ++t) split.bound[t] = g.N;
+  for (; t <= parts; ++t) split.bound[t] = g.N;
 }
 
 // At the start of a parallel region: splits again if the team is smaller than was asked for.
