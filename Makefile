@@ -27,7 +27,6 @@ format: $(VENV)/.test
 
 bench: $(VENV)/.test  ## compare ada_propagate with its peers; the larger graphs need UGNN_DATA
 	$(BIN)/python -m bench.run
-	$(BIN)/python -m bench.report
 
 bench-quick: $(VENV)/.test
 	$(BIN)/python -m bench.run --quick
