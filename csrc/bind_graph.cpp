@@ -1,7 +1,9 @@
 // Python bindings of graph building: numpy arrays in and out, the GIL released in between.
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
 
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -31,6 +33,7 @@ ugnn::Strided<T> strided(const py::array& array) {
 
 template <typename T>
 py::array_t<T> to_numpy(ugnn::Buffer<T>&& buffer) {
+  if (!buffer.data) return py::array_t<T>(0);
   T* data = buffer.data.release();
   py::capsule owner(data, [](void* p) { delete[] static_cast<T*>(p); });
   return py::array_t<T>(buffer.size, data, owner);
@@ -92,6 +95,7 @@ py::tuple build_coo(const py::array& row, const py::array& col, const py::object
 
 using RowPtr = py::array_t<int64_t, py::array::c_style>;
 using Columns = py::array_t<int32_t, py::array::c_style>;
+using Weights = py::array_t<float, py::array::c_style>;
 
 // [N + 1] -> N
 int64_t num_rows(const RowPtr& rowptr) {
@@ -110,16 +114,6 @@ py::tuple build_csr(const RowPtr& rowptr, const py::array& col, const py::object
   });
 }
 
-py::tuple row_order(const RowPtr& rowptr, int threads) {
-  const int64_t N = num_rows(rowptr);
-  ugnn::RowOrder result;
-  {
-    py::gil_scoped_release release;
-    result = ugnn::row_order(rowptr.data(), N, threads);
-  }
-  return py::make_tuple(to_numpy(std::move(result.order)), to_numpy(std::move(result.hubs)));
-}
-
 // rowptr and col of a built graph: what they hold is trusted, their sizes are not.
 int64_t check_built(const RowPtr& rowptr, const Columns& col) {
   const int64_t N = num_rows(rowptr);
@@ -128,6 +122,19 @@ int64_t check_built(const RowPtr& rowptr, const Columns& col) {
                                 std::to_string(col.shape(0)) + "]");
   }
   return N;
+}
+
+py::tuple row_plan(const RowPtr& rowptr, const Columns& col, const std::optional<Weights>& weight, int threads) {
+  const int64_t N = check_built(rowptr, col);
+  ugnn::RowPlan plan;
+  {
+    py::gil_scoped_release release;
+    plan = ugnn::row_plan(rowptr.data(), col.data(), weight ? weight->data() : nullptr, N, threads);
+  }
+  py::object near_weight = py::none();
+  if (plan.near_weight.data) near_weight = to_numpy(std::move(plan.near_weight));
+  return py::make_tuple(to_numpy(std::move(plan.hubs)), to_numpy(std::move(plan.order)),
+                        to_numpy(std::move(plan.near_rowptr)), to_numpy(std::move(plan.near_col)), near_weight);
 }
 
 py::array_t<int64_t> reverse(const RowPtr& rowptr, const Columns& col) {
@@ -162,7 +169,8 @@ void bind_graph(py::module_& m) {
         arg("symmetrize"), arg("threads"), "-> rowptr, col, weight or None, degree");
   m.def("build_csr", &build_csr, arg("rowptr"), arg("col"), arg("weight").none(true), arg("self_loops"),
         arg("symmetrize"), arg("threads"), "-> rowptr, col, weight or None, degree");
-  m.def("row_order", &row_order, arg("rowptr"), arg("threads") = 1, "-> order, hubs");
+  m.def("row_plan", &row_plan, arg("rowptr"), arg("col"), arg("weight").none(true), arg("threads") = 1,
+        "-> hubs, order, near_rowptr, near_col, near_weight or None");
   m.def("reverse", &reverse, arg("rowptr"), arg("col"), "entry of (j, i) for each entry (i, j)");
   m.def("find_entries", &find_entries, arg("rowptr"), arg("col"), arg("pair_row"), arg("pair_col"), arg("threads") = 1,
         "entry of each pair, -1 where there is none");

@@ -20,14 +20,17 @@ T* at(uint64_t address) {
   return reinterpret_cast<T*>(address);
 }
 
-Csr csr(uint64_t rowptr, uint64_t col, uint64_t weight, uint64_t degree, uint64_t order, uint64_t hubs, int64_t N,
-        int64_t E, int64_t H) {
+Csr csr(uint64_t rowptr, uint64_t col, uint64_t weight, uint64_t degree, uint64_t hubs, uint64_t order,
+        uint64_t near_rowptr, uint64_t near_col, uint64_t near_weight, int64_t N, int64_t E, int64_t H, int64_t near) {
   return Csr{at<int64_t>(rowptr),
              at<int32_t>(col),
              at<float>(weight),
              at<float>(degree),
-             at<int32_t>(order),
              at<int32_t>(hubs),
+             near ? at<int32_t>(order) : nullptr,
+             at<int64_t>(near_rowptr),
+             at<int32_t>(near_col),
+             at<float>(near_weight),
              N,
              E,
              H};

@@ -10,7 +10,10 @@ import ugnn_fast as uf
 from ugnn_fast.testing import strided
 
 # a Graph keeps these contiguous
-OF_GRAPH = ("rowptr", "col", "weight", "degree", "order", "hubs", "reverse")
+OF_GRAPH = (
+    *("rowptr", "col", "weight", "degree", "hubs", "order", "near_rowptr", "near_col", "near_weight"),
+    "reverse",
+)
 # storage offsets and strides are compared with those of fake tensors
 pytestmark = [pytest.mark.plain_memory, pytest.mark.usefixtures("cpu")]
 

@@ -224,7 +224,7 @@ def test_native_equals_numpy_and_scipy(edges, self_loops, symmetrize, threads):
         np.testing.assert_allclose(built[2], matrix.data, rtol=2e-7)
     np.testing.assert_allclose(built[3], matrix.sum(axis=1), rtol=3e-7)
 
-    assert_same(native.row_order(built[0], threads), _graph_build.row_order(built[0]))
+    assert_same(native.row_plan(*built[:3], threads), _graph_build.row_plan(*built[:3]))
     reverse = native.reverse(built[0], built[1])
     assert_same([reverse], [_graph_build.reverse(built[0], built[1])])
     pairs = (np.concatenate([row, [-1, N]]), np.concatenate([col, [0, 0]]))
@@ -243,7 +243,7 @@ def test_threads_do_not_change_a_bit(weighted):
     one = native.build_coo(row, col, weight, N, True, True, 1)
     for threads in (2, 3, 7):
         assert_same(one, native.build_coo(row, col, weight, N, True, True, threads))
-        assert_same(native.row_order(one[0], 1), native.row_order(one[0], threads))
+        assert_same(native.row_plan(*one[:3], 1), native.row_plan(*one[:3], threads))
 
 
 @pytest.mark.parametrize("symmetrize", [False, True])
@@ -462,18 +462,28 @@ def test_entry_of_names_the_pair_that_is_no_edge(builder, pair):
         Graph.from_edge_index([[], []]).entry_of([[0], [0]])
 
 
-def test_order_and_hubs(builder):
+def test_near_form(builder):
     rng = np.random.default_rng(4)
     N = 2500
     row = np.concatenate([rng.integers(0, N, 6000), np.full(2400, 7)])
     col = np.concatenate([rng.integers(0, N, 6000), np.arange(2400)])
-    g = Graph.from_edge_index((row, col), N, symmetrize=True)
-    length = g.rowptr.diff().tolist()
-    expected = []
-    for first in range(0, N, 1024):
-        expected += sorted(range(first, min(first + 1024, N)), key=length.__getitem__)
-    assert g.order.dtype == torch.int32 and g.order.tolist() == expected
-    assert g.hubs.dtype == torch.int32 and g.hubs.tolist() == []
+    for weight in (None, rng.random(len(row)) + 0.5):
+        g = Graph.from_edge_index((row, col), N, weight, symmetrize=True)
+        length = g.rowptr.diff().tolist()
+        assert g.order.dtype == torch.int32 and g.order.tolist() == sorted(range(N), key=length.__getitem__)
+        assert g.near_rowptr.diff().tolist() == sorted(length)
+        # row p of the near form is row order[p], entry by entry, with columns renumbered the same way
+        order, start = g.order.long(), g.rowptr
+        entries = torch.cat([torch.arange(start[i], start[i + 1]) for i in order])
+        assert torch.equal(order[g.near_col.long()], g.col[entries].long())
+        assert (g.near_weight is None) if weight is None else torch.equal(g.near_weight, g.weight[entries])
+        assert g.hubs.dtype == torch.int32 and g.hubs.tolist() == []
+
+
+def test_large_graphs_have_no_near_form(builder):
+    N = _graph_build.NEAR_NODES + 1
+    g = Graph.from_edge_index([[0, 5], [5, 0]], N)
+    assert len(g.order) == len(g.near_rowptr) == len(g.near_col) == 0 and g.near_weight is None
 
 
 def test_one_hub_with_100000_neighbours(builder):
@@ -490,8 +500,8 @@ def test_pickle_and_deepcopy():
     for g in (small_graph(), Graph.from_edge_index([[], []], self_loops=False)):
         for other in (pickle.loads(pickle.dumps(g)), copy.deepcopy(g)):
             assert repr(other) == repr(g) and other.self_loops == g.self_loops
-            for name in ("rowptr", "col", "weight", "degree", "order", "hubs", "edge_index", "reverse"):
-                a, b = getattr(g, name), getattr(other, name)
+            pairs = [(getattr(g, name), getattr(other, name)) for name in ("edge_index", "reverse")]
+            for a, b in (*zip(g.tensors(), other.tensors(), strict=True), *pairs):
                 assert (a is None and b is None) or (torch.equal(a, b) and a is not b)
 
 
@@ -516,14 +526,14 @@ def test_to_another_device():
 
 def test_repr():
     assert repr(small_graph()) == (
-        "Graph(num_nodes=4, num_edges=10, entries per row: mean 2.5, max 3, weighted, with self loops, cpu, 152 B)"
+        "Graph(num_nodes=4, num_edges=10, entries per row: mean 2.5, max 3, weighted, with self loops, cpu, 272 B)"
     )
     assert "unweighted, without self loops" in repr(Graph.from_edge_index([[], []], self_loops=False))
 
 
 def test_compiles_without_a_graph_break():
     def read(g, x):
-        total = g.rowptr.sum() + g.col.sum() + g.order.sum() + g.hubs.sum() + g.num_edges
+        total = g.rowptr.sum() + g.col.sum() + g.near_col.sum() + g.hubs.sum() + g.num_edges
         return (x * g.degree + total + g.weight.sum()) * g.num_nodes
 
     g, x = small_graph(), torch.rand(4)
@@ -573,7 +583,7 @@ def test_extra_memory_is_at_most_three_times_the_result():
                 file.write("5")  # VmHWM starts again from what is resident now
             before = memory("VmRSS")
             g = Graph.from_edge_index(pairs.T, 250_000, weight, symmetrize=symmetrize)
-            result = sum(t.nbytes for t in (g.rowptr, g.col, g.weight, g.degree, g.order) if t is not None)
+            result = sum(t.nbytes for t in g.tensors() if t is not None)
             print((memory("VmHWM") - before - result) / result)
             del g
     """

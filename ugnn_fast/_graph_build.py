@@ -7,7 +7,7 @@ have the native signatures; `threads` is ignored.
 import numpy as np
 
 MAX_NODES = 2**31 - 2
-ORDER_WINDOW = 1024
+NEAR_NODES = 2**17
 HUB_LENGTH = 8192
 HUB_SHARE = 256
 
@@ -39,12 +39,18 @@ def build_csr(rowptr, col, weight, self_loops, symmetrize, threads=1):
     return _build(row, col, weight, num_nodes, self_loops, symmetrize, "col", "weight")
 
 
-def row_order(rowptr, threads=1):
-    """order int32 [N]: the rows, stably sorted by length in each window; hubs int32 [H]: very long rows."""
+def row_plan(rowptr, col, weight, threads=1):
+    """hubs int32 [H]: very long rows; order [N], near_rowptr, near_col, near_weight: the rows sorted by length."""
     length = np.diff(rowptr)
-    order = np.lexsort((length, np.arange(len(length)) // ORDER_WINDOW))
-    hubs = np.flatnonzero(length > max(HUB_LENGTH, int(rowptr[-1]) // HUB_SHARE))
-    return order.astype(np.int32), hubs.astype(np.int32)
+    hubs = np.flatnonzero(length > max(HUB_LENGTH, int(rowptr[-1]) // HUB_SHARE)).astype(np.int32)
+    if len(length) > NEAR_NODES:
+        return hubs, np.zeros(0, np.int32), np.zeros(0, np.int64), np.zeros(0, np.int32), None
+    order = np.argsort(length, kind="stable").astype(np.int32)
+    place = np.empty_like(order)
+    place[order] = np.arange(len(order), dtype=np.int32)
+    near_rowptr = np.concatenate([[0], np.cumsum(length[order])]).astype(np.int64)
+    entry = np.repeat(rowptr[order] - near_rowptr[:-1], length[order]) + np.arange(rowptr[-1])
+    return hubs, order, near_rowptr, place[col[entry]], None if weight is None else weight[entry]
 
 
 def reverse(rowptr, col):

@@ -16,7 +16,10 @@ import torch
 from torch import Tensor
 
 # How an operator's schema takes a graph; Graph.tensors() has this order. Python passes it as one tuple.
-GRAPH = "Tensor rowptr, Tensor col, Tensor? weight, Tensor degree, Tensor order, Tensor hubs"
+GRAPH = (
+    "Tensor rowptr, Tensor col, Tensor? weight, Tensor degree, Tensor hubs,"
+    " Tensor order, Tensor near_rowptr, Tensor near_col, Tensor? near_weight"
+)
 
 _lib = torch.library.Library("ugnn", "DEF")
 
@@ -76,7 +79,7 @@ def define(
     behind the graph as they shall be inside an autocast region of that dtype.
     """
     name, _, parameters = schema.partition("(")
-    split = 6 if parameters.startswith(GRAPH) else 0
+    split = GRAPH.count(",") + 1 if parameters.startswith(GRAPH) else 0
     _lib.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
     op = getattr(torch.ops.ugnn, name).default
 

@@ -26,15 +26,17 @@ class Graph:
     Attributes: ``rowptr`` int64 [N+1]; ``col`` int32 [E], ascending in a row; ``weight`` float32 [E] or None;
     ``degree`` float32 [N], the sum of the weights of a row (its length without weights); ``num_nodes`` = N;
     ``num_edges`` = E; ``device``; ``self_loops``. Values [E] of a user follow the stored entries, see
-    ``edge_index``, ``entry_of`` and ``reverse``. For the kernels: ``order`` int32 [N], the rows, sorted by
-    length in windows of 1024; ``hubs`` int32 [H], the very long rows.
+    ``edge_index``, ``entry_of`` and ``reverse``. For the kernels: ``hubs`` int32 [H], the very long rows;
+    and the near form, the same matrix with its rows renumbered by their length, empty for more than 2^17 nodes:
+    ``order`` int32 [N] (near row p is row order[p]), ``near_rowptr``, ``near_col``, ``near_weight``.
 
     Attributes cannot be set. A Graph is made by one of the ``from_...`` methods.
     """
 
     # plain attributes, not properties: torch.compile reads them without a call
     __slots__ = (
-        *("rowptr", "col", "weight", "degree", "order", "hubs", "self_loops", "_longest_row"),
+        *("rowptr", "col", "weight", "degree", "hubs", "order", "near_rowptr", "near_col", "near_weight"),
+        *("self_loops", "_longest_row"),
         *("num_nodes", "num_edges", "device", "_edge_index", "_reverse", "__weakref__"),
     )
 
@@ -42,8 +44,11 @@ class Graph:
     col: torch.Tensor
     weight: torch.Tensor | None
     degree: torch.Tensor
-    order: torch.Tensor
     hubs: torch.Tensor
+    order: torch.Tensor
+    near_rowptr: torch.Tensor
+    near_col: torch.Tensor
+    near_weight: torch.Tensor | None
     num_nodes: int
     num_edges: int
     self_loops: bool
@@ -184,8 +189,8 @@ class Graph:
 
     @classmethod
     def _from_built(cls, built, self_loops, device) -> Graph:
-        rowptr = built[0]
-        arrays = (*built, *_builder.row_order(rowptr, torch.get_num_threads()))
+        rowptr, col, weight, _ = built
+        arrays = (*built, *_builder.row_plan(rowptr, col, weight, torch.get_num_threads()))
         tensors = [None if array is None else torch.from_numpy(array).to(device) for array in arrays]
         return cls._from_tensors(tensors, bool(self_loops), int(np.diff(rowptr).max(initial=0)))
 
@@ -200,7 +205,10 @@ class Graph:
 
     def tensors(self) -> tuple[torch.Tensor | None, ...]:
         """What every operator of ugnn_fast.ops takes as its graph."""
-        return self.rowptr, self.col, self.weight, self.degree, self.order, self.hubs
+        return (
+            *(self.rowptr, self.col, self.weight, self.degree, self.hubs),
+            *(self.order, self.near_rowptr, self.near_col, self.near_weight),
+        )
 
     @property
     def edge_index(self) -> torch.Tensor:

@@ -284,30 +284,40 @@ BuiltGraph build_graph(const Edges& edges, Strided<scalar_t> weight, const Build
   return graph;
 }
 
-RowOrder row_order(const int64_t* rowptr, int64_t N, int threads) {
-  RowOrder result;
-  result.order = Buffer<int32_t>(N);
-  int32_t* const order = result.order.data.get();
-  const int64_t windows = (N + kOrderWindow - 1) / kOrderWindow;
-#pragma omp parallel for num_threads(std::max(threads, 1)) schedule(static)
-  for (int64_t window = 0; window < windows; ++window) {
-    const int64_t first = window * kOrderWindow, count = std::min(kOrderWindow, N - first);
-    int64_t key[kOrderWindow];  // length, then position: sorting it is a stable sort by length
-    for (int64_t k = 0; k < count; ++k) {
-      key[k] = (rowptr[first + k + 1] - rowptr[first + k]) * kOrderWindow + k;
-    }
-    std::sort(key, key + count);
-    for (int64_t k = 0; k < count; ++k) order[first + k] = static_cast<int32_t>(first + key[k] % kOrderWindow);
-  }
+RowPlan row_plan(const int64_t* rowptr, const int32_t* col, const float* weight, int64_t N, int threads) {
+  RowPlan plan;
+  auto length = [=](int64_t i) { return rowptr[i + 1] - rowptr[i]; };
   const int64_t longest = std::max(kHubLength, rowptr[N] / kHubShare);
-  auto is_hub = [=](int64_t i) { return rowptr[i + 1] - rowptr[i] > longest; };
   int64_t H = 0;
-  for (int64_t i = 0; i < N; ++i) H += is_hub(i);
-  result.hubs = Buffer<int32_t>(H);
+  for (int64_t i = 0; i < N; ++i) H += length(i) > longest;
+  plan.hubs = Buffer<int32_t>(H);
   for (int64_t i = 0, k = 0; i < N; ++i) {
-    if (is_hub(i)) result.hubs[k++] = static_cast<int32_t>(i);
+    if (length(i) > longest) plan.hubs[k++] = static_cast<int32_t>(i);
   }
-  return result;
+  if (N > kNearNodes) return plan;
+
+  // a row has at most N entries, so this is a counting sort
+  std::vector<int64_t> start(N + 2);
+  for (int64_t i = 0; i < N; ++i) ++start[length(i) + 1];
+  for (int64_t n = 0; n <= N; ++n) start[n + 1] += start[n];
+  plan.order = Buffer<int32_t>(N);
+  std::vector<int32_t> place(N);
+  for (int64_t i = 0; i < N; ++i) {
+    place[i] = static_cast<int32_t>(start[length(i)]++);
+    plan.order[place[i]] = static_cast<int32_t>(i);
+  }
+  plan.near_rowptr = Buffer<int64_t>(N + 1);
+  plan.near_rowptr[0] = 0;
+  for (int64_t p = 0; p < N; ++p) plan.near_rowptr[p + 1] = plan.near_rowptr[p] + length(plan.order[p]);
+  plan.near_col = Buffer<int32_t>(rowptr[N]);
+  if (weight) plan.near_weight = Buffer<float>(rowptr[N]);
+#pragma omp parallel for num_threads(std::max(threads, 1)) schedule(dynamic, kRowChunk)
+  for (int64_t p = 0; p < N; ++p) {
+    const int64_t from = rowptr[plan.order[p]], to = plan.near_rowptr[p], count = plan.near_rowptr[p + 1] - to;
+    for (int64_t k = 0; k < count; ++k) plan.near_col[to + k] = place[col[from + k]];
+    if (weight) std::copy(weight + from, weight + from + count, plan.near_weight.data.get() + to);
+  }
+  return plan;
 }
 
 Buffer<int64_t> reverse_entries(const int64_t* rowptr, const int32_t* col, int64_t N) {

@@ -17,17 +17,21 @@ DTYPES = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2}
 
 def csr(graph: tuple) -> Any:
     """The kernels' view of a graph, from Graph.tensors()."""
-    rowptr, col, weight, degree, order, hubs = graph
+    rowptr, col, weight, degree, hubs, order, near_rowptr, near_col, near_weight = graph
     return native.Csr(
         rowptr.data_ptr(),
         col.data_ptr(),
         0 if weight is None else weight.data_ptr(),
         degree.data_ptr(),
-        order.data_ptr(),
         hubs.data_ptr(),
+        order.data_ptr(),
+        near_rowptr.data_ptr(),
+        near_col.data_ptr(),
+        0 if near_weight is None else near_weight.data_ptr(),
         degree.shape[0],
         col.shape[0],
         hubs.shape[0],
+        order.shape[0],
     )
 
 

@@ -28,16 +28,16 @@ UGNN_INLINE double weighted_sum(const Csr& g, int64_t i, const A* values) {
   return (sums[0] + sums[1]) + (sums[2] + sums[3]);
 }
 
-// (B) for the rows at positions [begin, end) and one replica; returns the first node whose c is negative or not finite,
-// or -1
+// (B) for rows [begin, end) of a view, c and b in its order, and b once more in the user's; returns the first node of
+// the user whose c is negative or not finite, or -1
 template <class A>
-int64_t node_step_sizes(const Csr& g, const A* c, A* b, int64_t begin, int64_t end) {
+int64_t node_step_sizes(const Csr& user, const View& view, const A* c, A* b, A* user_b, int64_t begin, int64_t end) {
   int64_t bad = -1;
-  for (int64_t position = begin; position < end; ++position) {
-    const int64_t i = g.order[position];
-    if (!(c[i] >= 0 && c[i] < A(INFINITY)) && (bad < 0 || i < bad)) bad = i;
-    const double sum = weighted_sum(g, i, c);
-    b[i] = g.degree[i] > 0 ? A(1 / (2 + c[i] + sum / degree_of<A>(g, i))) : A(0.5);
+  for (int64_t p = begin; p < end; ++p) {
+    const int64_t i = view.user_row(p);
+    if (!(c[p] >= 0 && c[p] < A(INFINITY)) && (bad < 0 || i < bad)) bad = i;
+    const double sum = weighted_sum(view.g, p, c);
+    b[p] = user_b[i] = user.degree[i] > 0 ? A(1 / (2 + c[p] + sum / degree_of<A>(user, i))) : A(0.5);
   }
   return bad;
 }
@@ -49,29 +49,37 @@ void ada_propagate_forward(AdaPropagateForward& a) {
   const int64_t N = a.g.N, ldx = a.R * a.D, slices = all_slices.count();
   const int max_ld = all_slices.max_ld();
   const T* x = static_cast<const T*>(a.x);
+  A* user_b = static_cast<A*>(a.b);
+  const View view(a.g, N * max_ld * int64_t(sizeof(T)), true);
 
-  Buffer<A> rho(N);
+  InView<A> c(view, static_cast<const A*>(a.c), a.RC);
+  Buffer<A> rho(N), near_b(view.order ? a.RC * N : 0);
+  A* b = view.order ? near_b.get() : user_b;
   Buffer<Factors<A>> middle(N), final(N);  // scales of y and of x in all steps but the last, and in that
   Buffer<T> work(a.u ? 0 : 3 * N * max_ld);
-  Buffer<A> partial(2 * max_ld * HubPieces{a.g}.count());
+  Buffer<A> partial(2 * max_ld * HubPieces{view.g}.count());
 
   Step<T> step;
-  step.g = a.g;
+  step.g = view.g;
+  step.prefetch = view.prefetch;
+  step.ascending = view.order;
   step.partial = partial.get();
-  choose_order(step, max_ld);
   RowSplit split;
-  split_rows(useful_threads(a.threads, (a.g.E + kRowCost * N) * max_ld), a.g, step.sorted, split);
+  split_rows(useful_threads(a.threads, (a.g.E + kRowCost * N) * max_ld), view.g, split);
 
 #pragma omp parallel num_threads(split.threads) firstprivate(step)
   {
-    check_team(a.g, step.sorted, split);
+    check_team(view.g, split);
+    const int thread = omp_get_thread_num();
     int64_t begin, end;
     even_share(N, begin, end);
-    for (int64_t i = begin; i < end; ++i) rho.get()[i] = rho_of<A>(a.g, i);
-    A* b = static_cast<A*>(a.b);
+    for (int64_t p = begin; p < end; ++p) rho.get()[p] = rho_of<A>(a.g, view.user_row(p));
     if (a.c) {
+      c.fill(begin, end, a.RC);
+      split.wait();
       for (int64_t r = 0; r < a.RC; ++r) {
-        const int64_t bad = node_step_sizes<A>(a.g, static_cast<const A*>(a.c) + r * N, b + r * N, begin, end);
+        const int64_t bad = node_step_sizes<A>(a.g, view, c.get() + r * N, b + r * N, user_b + r * N,
+                                               split.begin(thread), split.end(thread));
         if (a.check && bad >= 0) {
 #pragma omp critical
           a.bad_c = a.bad_c < 0 || bad < a.bad_c ? bad : a.bad_c;
@@ -79,7 +87,10 @@ void ada_propagate_forward(AdaPropagateForward& a) {
       }
     } else {
       const A b_connected = A(1 / (2 + 2 * a.c_value));
-      for (int64_t i = begin; i < end; ++i) b[i] = a.g.degree[i] > 0 ? b_connected : A(0.5);
+      for (int64_t p = begin; p < end; ++p) {
+        const int64_t i = view.user_row(p);
+        b[p] = user_b[i] = a.g.degree[i] > 0 ? b_connected : A(0.5);
+      }
     }
     split.wait();
     T* u = static_cast<T*>(a.u);
@@ -88,14 +99,15 @@ void ada_propagate_forward(AdaPropagateForward& a) {
       const Slice slice = all_slices.at(number);
       const int64_t table_size = N * slice.ld, replica = a.RC > 1 ? slice.r * N : 0;
       const StepRun<T> run = forward_kernel<T>(a.g, a.c, slice.width);
-      if (a.c) step.c = static_cast<const A*>(a.c) + replica;
+      if (a.c) step.c = c.get() + replica;
       T* first = u ? u : work.get();
-      fill_table(first, slice, x, ldx, Coef<A>{rho.get(), 1}, a.c && c_in_row<T>(a.g, slice.width) ? step.c : nullptr,
-                 begin, end);
-      for (int64_t i = begin; i < end; ++i) {
-        const A rho_i = rho.get()[i], b_i = b[replica + i], agg = a.c ? b_i : A(2 * a.c_value) * b_i;
-        middle.get()[i] = {agg * rho_i * rho_i, 2 * b_i};
-        final.get()[i] = {agg * rho_i, 2 * b_i};
+      auto scaled = [&](int64_t p) { return rho.get()[p]; };
+      const A* in_row = a.c && c_in_row<T>(a.g, slice.width) ? step.c : nullptr;
+      fill_table(first, slice, x, ldx, view.order, scaled, in_row, begin, end);
+      for (int64_t p = begin; p < end; ++p) {
+        const A rho_p = rho.get()[p], b_p = b[replica + p], agg = a.c ? b_p : A(2 * a.c_value) * b_p;
+        middle.get()[p] = {agg * rho_p * rho_p, 2 * b_p};
+        final.get()[p] = {agg * rho_p, 2 * b_p};
       }
       split.wait();
       for (int64_t k = 0; k < a.K; ++k) {
@@ -109,6 +121,7 @@ void ada_propagate_forward(AdaPropagateForward& a) {
         step.ldx = last ? ldx : slice.ld;
         step.out = last ? static_cast<T*>(a.h) + slice.first : first + (u ? k + 1 : 1 + k % 2) * table_size;
         step.ldo = step.ldx;
+        step.order = last ? view.order : nullptr;
         run_step(run, step, split);
       }
       if (u) u += a.K * table_size;
@@ -124,65 +137,77 @@ void ada_propagate_backward(const AdaPropagateBackward& a) {
   const int64_t N = a.g.N, ldx = a.R * a.D, slices = all_slices.count();
   const int max_ld = all_slices.max_ld();
   const T* grad_h = static_cast<const T*>(a.grad_h);
-  A* grad_x = static_cast<A*>(a.grad_x);
-  A* grad_c = static_cast<A*>(a.grad_c);
+  A* user_grad_x = static_cast<A*>(a.grad_x);
+  A* user_grad_c = static_cast<A*>(a.grad_c);
+  const View view(a.g, N * max_ld * int64_t(sizeof(T)), true);
 
+  InView<A> c(view, static_cast<const A*>(a.c), a.RC), b(view, static_cast<const A*>(a.b), a.RC);
   Buffer<Factors<A>> factors(N);  // rho, b
-  Buffer<A> grad_b(grad_c ? N * a.RC : 0);
-  const bool gather_s = grad_c && !a.s;
+  Buffer<A> near_grad_c(user_grad_c && view.order ? N * a.RC : 0), grad_b(user_grad_c ? N * a.RC : 0);
+  A* grad_c = view.order ? near_grad_c.get() : user_grad_c;
+  const bool gather_s = user_grad_c && !a.s;
   Buffer<Factors<A>> ones(gather_s ? N : 0);
   Buffer<T> work((gather_s ? 3 : 2) * N * max_ld);
-  Buffer<A> partial(2 * max_ld * HubPieces{a.g}.count());
+  // in near form the gradient of x grows in a table and goes to its place at the end
+  Buffer<A> near_grad_x(user_grad_x && view.order ? N * max_ld : 0);
+  Buffer<A> partial(2 * max_ld * HubPieces{view.g}.count());
 
   Step<T> step;
-  step.g = a.g;
+  step.g = view.g;
+  step.prefetch = view.prefetch;
+  step.ascending = view.order;
   step.partial = partial.get();
-  choose_order(step, max_ld);
   RowSplit split;
-  split_rows(useful_threads(a.threads, (a.g.E + kRowCost * N) * max_ld), a.g, step.sorted, split);
+  split_rows(useful_threads(a.threads, (a.g.E + kRowCost * N) * max_ld), view.g, split);
 
 #pragma omp parallel num_threads(split.threads) firstprivate(step)
   {
-    check_team(a.g, step.sorted, split);
+    check_team(view.g, split);
+    const int thread = omp_get_thread_num();
     int64_t begin, end;
     even_share(N, begin, end);
-    for (int64_t i = begin; i < end; ++i) {
-      factors.get()[i].first = rho_of<A>(a.g, i);
-      if (gather_s) ones.get()[i] = {1, 0};
-      for (int64_t r = 0; grad_c && r < a.RC; ++r) grad_c[r * N + i] = grad_b.get()[r * N + i] = 0;
+    c.fill(begin, end, a.RC);
+    b.fill(begin, end, a.RC);
+    for (int64_t p = begin; p < end; ++p) {
+      factors.get()[p].first = rho_of<A>(a.g, view.user_row(p));
+      if (gather_s) ones.get()[p] = {1, 0};
+      for (int64_t r = 0; grad_c && r < a.RC; ++r) grad_c[r * N + p] = grad_b.get()[r * N + p] = 0;
     }
     const T* u = static_cast<const T*>(a.u);
     const T* s = static_cast<const T*>(a.s);
     step.factors = factors.get();
-    step.ldg = ldx;
     for (int64_t number = 0; number < slices; ++number) {
       const Slice slice = all_slices.at(number);
       const int64_t table_size = N * slice.ld, replica = a.RC > 1 ? slice.r * N : 0;
-      step.columns = step.width = slice.width;
-      step.c = static_cast<const A*>(a.c) + replica;
+      step.columns = slice.width;
+      step.width = view.order ? slice.ld : slice.width;
+      step.c = c.get() + replica;
       step.grad_c = grad_c ? grad_c + replica : nullptr;
       step.grad_b = grad_c ? grad_b.get() + replica : nullptr;
-      step.grad_x = grad_x ? grad_x + slice.first : nullptr;
+      step.grad_x = !user_grad_x ? nullptr : view.order ? near_grad_x.get() : user_grad_x + slice.first;
+      step.ldg = view.order ? slice.ld : ldx;
 
       // the last step's own terms: v = rho b G, 2 b G for x, b <G, H_K> for b
       T* tables[2] = {work.get(), work.get() + table_size};
       T* sums = work.get() + 2 * table_size;
       const bool in_row = c_in_row<T>(a.g, slice.width);
-      for (int64_t i = begin; i < end; ++i) {
+      for (int64_t p = begin; p < end; ++p) {
         using V = vec_t<A, kBlock>;
-        const A b_i = static_cast<const A*>(a.b)[replica + i], to_v = factors.get()[i].first * b_i;
-        factors.get()[i].second = b_i;
-        const int64_t at = i * ldx + slice.first;
+        const int64_t i = view.user_row(p), at = i * ldx + slice.first;
+        const A b_p = b.get()[replica + p], to_v = factors.get()[p].first * b_p;
+        factors.get()[p].second = b_p;
         V dot{};
         for_columns(slice, [&](int d, const Tail<kBlock>& columns, const Tail<kBlock>& stored) {
           const V g = load_first<kBlock>(grad_h + at + d, columns);
-          store_first<kBlock>(tables[0] + i * slice.ld + d,
-                              in_row ? first_or<A, kBlock>(to_v * g, step.c[i], columns) : to_v * g, stored);
-          if (grad_x) store_first<kBlock>(grad_x + at + d, 2 * b_i * g, columns);
+          store_first<kBlock>(tables[0] + p * slice.ld + d,
+                              in_row ? first_or<A, kBlock>(to_v * g, step.c[p], columns) : to_v * g, stored);
+          if (step.grad_x) {
+            store_first<kBlock>(step.grad_x + p * step.ldg + d, 2 * b_p * g, view.order ? stored : columns);
+          }
           if (grad_c) dot += g * load_first<kBlock>(static_cast<const T*>(a.h) + at + d, columns);
         });
         // without neighbours b is 1/2 whatever c is
-        if (grad_c && a.g.degree[i] > 0) step.grad_b[i] += b_i * sum_lanes<A, kBlock>(dot);
+        if (grad_c && a.g.degree[i] > 0) step.grad_b[p] += b_p * sum_lanes<A, kBlock>(dot);
       }
       split.wait();
       const StepRun<T> run = backward_kernel<T>(a.g, slice.width);
@@ -208,19 +233,28 @@ void ada_propagate_backward(const AdaPropagateBackward& a) {
       }
       if (u) u += a.K * table_size;
       if (s) s += a.K * table_size;
+      if (step.grad_x && view.order) {
+        for (int64_t p = begin; p < end; ++p) {
+          A* to = user_grad_x + view.order[p] * ldx + slice.first;
+          for_columns(slice, [&](int d, const Tail<kBlock>& columns, const Tail<kBlock>&) {
+            store_first<kBlock>(to + d, load_first<kBlock>(step.grad_x + p * slice.ld + d, columns), columns);
+          });
+        }
+        split.wait();
+      }
     }
     // (G3): dC_i -= e_i + sum_j a_ij e_j / d_j, with grad_b holding e / d
     for (int64_t r = 0; grad_c && r < a.RC; ++r) {
       A* share = grad_b.get() + r * N;
-      for (int64_t i = begin; i < end; ++i) {
+      for (int64_t p = begin; p < end; ++p) {
+        const int64_t i = view.user_row(p);
         if (a.g.degree[i] <= 0) continue;
-        grad_c[r * N + i] -= share[i];
-        share[i] /= degree_of<A>(a.g, i);
+        grad_c[r * N + p] -= share[p];
+        share[p] /= degree_of<A>(a.g, i);
       }
       split.wait();
-      for (int64_t position = begin; position < end; ++position) {
-        const int64_t i = a.g.order[position];
-        grad_c[r * N + i] -= A(weighted_sum(a.g, i, share));
+      for (int64_t p = split.begin(thread); p < split.end(thread); ++p) {
+        user_grad_c[r * N + view.user_row(p)] = grad_c[r * N + p] - A(weighted_sum(view.g, p, share));
       }
     }
   }

@@ -11,14 +11,19 @@ struct Csr {
   const int32_t* col;     // [E]
   const float* weight;    // [E], or null: all 1
   const float* degree;    // [N]
-  const int32_t* order;   // [N]: rows sorted by length inside windows of kWindow rows
   const int32_t* hubs;    // [H]: rows that are split into pieces, ascending
+  // The same matrix once more, rows and columns renumbered so that row lengths ascend; null for large graphs.
+  const int32_t* order;        // [N]: near row p is row order[p]
+  const int64_t* near_rowptr;  // [N + 1]
+  const int32_t* near_col;     // [E], entries of a row in the order of its columns above
+  const float* near_weight;    // [E], or null: all 1
   int64_t N;
   int64_t E;
   int64_t H;
 };
 
-constexpr int64_t kWindow = 1024;       // rows sorted together in Csr::order
+// Graphs of more nodes have no near form: their tables leave the caches near a core whatever their width.
+constexpr int64_t kNearNodes = 1 << 17;
 constexpr int64_t kPiece = 4096;        // entries of a hub row that are summed as one piece
 constexpr int64_t kBlockEntries = 256;  // entries of a row that are added up in one go
 

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <memory>
 
+#include "ugnn/csr.h"
+
 namespace ugnn {
 
 // A read-only array with a stride in bytes: a view, such as a transposed edge list, needs no copy.
@@ -78,17 +80,19 @@ struct BuiltGraph {
 template <typename Edges, typename scalar_t>
 BuiltGraph build_graph(const Edges& edges, Strided<scalar_t> weight, const BuildOptions& options);
 
-struct RowOrder {
-  Buffer<int32_t> order;  // [N]
-  Buffer<int32_t> hubs;   // [H]
+// What kernels want of a built graph beside it (csr.h): the near form, empty for more than kNearNodes nodes, and the
+// rows that are longer than max(kHubLength, E / kHubShare).
+struct RowPlan {
+  Buffer<int32_t> order;        // [N]
+  Buffer<int64_t> near_rowptr;  // [N + 1]
+  Buffer<int32_t> near_col;     // [E]
+  Buffer<float> near_weight;    // [E], or no data
+  Buffer<int32_t> hubs;         // [H]
 };
 
-// order: 0 .. N-1, in each window of kOrderWindow rows stably sorted by length, so that neighbouring rows of a
-// schedule have like lengths and still like positions. hubs: rows longer than max(kHubLength, E / kHubShare).
-constexpr int64_t kOrderWindow = 1024;
 constexpr int64_t kHubLength = 8192;
 constexpr int64_t kHubShare = 256;
-RowOrder row_order(const int64_t* rowptr, int64_t N, int threads);
+RowPlan row_plan(const int64_t* rowptr, const int32_t* col, const float* weight, int64_t N, int threads);
 
 // The entry of (j, i) for each entry (i, j) of a symmetric matrix with ascending rows. [E]
 Buffer<int64_t> reverse_entries(const int64_t* rowptr, const int32_t* col, int64_t N);

@@ -122,10 +122,10 @@ void neighbor_stat(const NeighborStat& a) {
   const bool x_is_table = slices == 1 && padded(int(a.D)) == a.D;
   Buffer<T> work(x_is_table ? 0 : N * max_ld);
   RowSplit split;
-  split_rows(useful_threads(a.threads, (a.g.E + kRowCost * N) * max_ld), a.g, false, split);
+  split_rows(useful_threads(a.threads, (a.g.E + kRowCost * N) * max_ld), a.g, split);
 #pragma omp parallel num_threads(split.threads)
   {
-    check_team(a.g, false, split);
+    check_team(a.g, split);
     int64_t begin, end;
     even_share(N, begin, end);
     const int thread = omp_get_thread_num();
@@ -134,7 +134,7 @@ void neighbor_stat(const NeighborStat& a) {
     for (int64_t number = 0; number < slices; ++number) {
       const Slice slice = all_slices.at(number);
       if (!x_is_table) {
-        fill_table<T>(work.get(), slice, x, ldx, Coef<A>{}, nullptr, begin, end);
+        fill_table<T>(work.get(), slice, x, ldx, nullptr, [](int64_t) { return A(1); }, nullptr, begin, end);
         split.wait();
       }
       for_shape<T>(slice.ld, [&](auto shape) {
@@ -160,10 +160,10 @@ void neighbor_var_backward(const NeighborVarBackward& a) {
   const int max_ld = all_slices.max_ld();
   Buffer<A> work(2 * N * max_ld);
   RowSplit split;
-  split_rows(useful_threads(a.threads, (a.g.E + kRowCost * N) * max_ld), a.g, false, split);
+  split_rows(useful_threads(a.threads, (a.g.E + kRowCost * N) * max_ld), a.g, split);
 #pragma omp parallel num_threads(split.threads)
   {
-    check_team(a.g, false, split);
+    check_team(a.g, split);
     int64_t begin, end;
     even_share(N, begin, end);
     const int thread = omp_get_thread_num();

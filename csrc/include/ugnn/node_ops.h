@@ -12,10 +12,10 @@ namespace UGNN_ISA {
 // share of labelled neighbours, the node itself not counted, that carry the node's label
 inline void local_smoothness(const LocalSmoothness& a) {
   RowSplit split;
-  split_rows(useful_threads(a.threads, a.g.E), a.g, false, split);
+  split_rows(useful_threads(a.threads, a.g.E), a.g, split);
 #pragma omp parallel num_threads(split.threads)
   {
-    check_team(a.g, false, split);
+    check_team(a.g, split);
     const int thread = omp_get_thread_num();
     for (int64_t i = split.begin(thread); i < split.end(thread); ++i) {
       int64_t same = 0, labelled = 0;
@@ -67,10 +67,10 @@ void denoising_energy(const DenoisingEnergy& a) {
   // rounding rho f to a 16-bit type would drown small differences
   Buffer<A> table(N * max_ld);
   RowSplit split;
-  split_rows(useful_threads(a.threads, (a.g.E + kRowCost * N) * max_ld), a.g, false, split);
+  split_rows(useful_threads(a.threads, (a.g.E + kRowCost * N) * max_ld), a.g, split);
 #pragma omp parallel num_threads(split.threads)
   {
-    check_team(a.g, false, split);
+    check_team(a.g, split);
     int64_t begin, end;
     even_share(N, begin, end);
     const int thread = omp_get_thread_num();
@@ -103,10 +103,10 @@ void edge_dot(const EdgeDot& a) {
   const int64_t whole = a.D / kLanes * kLanes;
   const Tail<kLanes> rest(int(a.D - whole));
   RowSplit split;
-  split_rows(useful_threads(a.threads, a.g.E * a.D), a.g, false, split);
+  split_rows(useful_threads(a.threads, a.g.E * a.D), a.g, split);
 #pragma omp parallel num_threads(split.threads)
   {
-    check_team(a.g, false, split);
+    check_team(a.g, split);
     const int thread = omp_get_thread_num();
     for (int64_t i = split.begin(thread); i < split.end(thread); ++i) {
       for (int64_t e = a.g.rowptr[i]; e < a.g.rowptr[i + 1]; ++e) {

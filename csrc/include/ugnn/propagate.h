@@ -58,18 +58,22 @@ void propagate_forward(const PropagateForward& a) {
     left = {scale.get(), 1};
     if (a.norm == Norm::kSym) right = left;
   }
-  // x itself is the first table when nothing has to be scaled or padded
-  const bool x_is_table = !right.values && a.R == 1 && slices == 1 && padded(int(a.D)) == a.D;
+  // In near form only where nothing but x and the result is in the user's order
+  const View view(a.g, N * max_ld * int64_t(sizeof(T)), !general);
+  // x itself is the first table when nothing has to be scaled, padded or put in another order
+  const bool x_is_table = !right.values && a.R == 1 && slices == 1 && padded(int(a.D)) == a.D && !view.order;
   // [first table], two tables in turn, H of the last one or two steps
   const int own_h = !general || a.all ? 0 : has_prev ? 2 : has_keep ? 1 : 0;
   Buffer<T> work((a.K > 1 || !x_is_table ? 3 + own_h : 0) * N * max_ld);
   Buffer<Factors<A>> factors(N);
   const bool per_step = a.agg.step_stride || a.skip.step_stride;
-  Buffer<A> partial(2 * max_ld * HubPieces{a.g}.count());
+  Buffer<A> partial(2 * max_ld * HubPieces{view.g}.count());
+  InView<A> c(view, static_cast<const A*>(a.c), a.RC);
 
   Step<T> step;
-  step.g = a.g;
-  choose_order(step, max_ld);
+  step.g = view.g;
+  step.prefetch = view.prefetch;
+  step.ascending = view.order;
   step.partial = partial.get();
   step.factors = factors.get();
   step.edge = static_cast<const A*>(a.edge);
@@ -78,11 +82,11 @@ void propagate_forward(const PropagateForward& a) {
   step.lo = A(a.lo);
   step.hi = A(a.hi);
   RowSplit split;
-  split_rows(useful_threads(a.threads, (a.g.E + kRowCost * N) * max_ld), a.g, step.sorted, split);
+  split_rows(useful_threads(a.threads, (a.g.E + kRowCost * N) * max_ld), view.g, split);
 
 #pragma omp parallel num_threads(split.threads) firstprivate(step)
   {
-    check_team(a.g, step.sorted, split);
+    check_team(view.g, split);
     int64_t begin, end;
     even_share(N, begin, end);
     if (scale.get()) {
@@ -90,18 +94,22 @@ void propagate_forward(const PropagateForward& a) {
         const A rho = rho_of<A>(a.g, i);
         scale.get()[i] = a.norm == Norm::kSym ? rho : rho * rho;
       }
-      split.wait();
     }
+    c.fill(begin, end, a.RC);
+    split.wait();
     for (int64_t number = 0; number < slices; ++number) {
       const Slice slice = all_slices.at(number);
       const int64_t table_size = N * slice.ld, slab = N * ldx;
-      if (a.c) step.c = static_cast<const A*>(a.c) + (a.RC > 1 ? slice.r * N : 0);
+      if (a.c) step.c = c.get() + (a.RC > 1 ? slice.r * N : 0);
       const StepRun<T> run = propagate_kernel<T>(a, general, slice.width);
       T* tables = work.get() + table_size;
       T* own = work.get() + 3 * table_size;
       const T* first = x_is_table ? x : work.get();
       const bool in_row = a.c && !general && c_in_row<T>(a.g, slice.width);
-      if (!x_is_table) fill_table(work.get(), slice, x, ldx, right, in_row ? step.c : nullptr, begin, end);
+      if (!x_is_table) {
+        auto scaled = [&](int64_t p) { return right.at(view.user_row(p)); };
+        fill_table(work.get(), slice, x, ldx, view.order, scaled, in_row ? step.c : nullptr, begin, end);
+      }
       A* total = a.total ? static_cast<A*>(a.total) + slice.first : nullptr;
       if (total) {
         const A gamma = static_cast<const A*>(a.gamma)[0];
@@ -117,9 +125,10 @@ void propagate_forward(const PropagateForward& a) {
         // they change with the step if a coefficient does, and when H is wanted in place of u = right H
         if (k == 0 || per_step || (last && !general)) {
           const StepCoef<A> agg(a.agg, k), skip(a.skip, k);
-          for (int64_t i = begin; i < end; ++i) {
+          for (int64_t p = begin; p < end; ++p) {
+            const int64_t i = view.user_row(p);
             const A fold = general || last ? A(1) : right.at(i);
-            factors.get()[i] = {agg.at(i) * left.at(i) * fold, skip.at(i)};
+            factors.get()[p] = {agg.at(i) * left.at(i) * fold, skip.at(i)};
           }
           split.wait();
         }
@@ -132,6 +141,7 @@ void propagate_forward(const PropagateForward& a) {
           step.ldx = last ? ldx : slice.ld;
           step.out = last ? static_cast<T*>(a.last) + slice.first : next;
           step.ldo = last ? ldx : slice.ld;
+          step.order = last ? view.order : nullptr;
         } else {
           // H_k: x, then a slab of `all`, or own memory (H_{k+1} takes the place of H_{k-1}, or of H_k)
           T* all = a.all ? static_cast<T*>(a.all) + slice.first : nullptr;

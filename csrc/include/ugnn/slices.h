@@ -72,14 +72,51 @@ inline int64_t cache_bytes() {
   return 1 << 20;
 }
 
-// Rows by length keep the branch predictor right while a table is in the second-level cache. Beyond that, natural
-// order with neighbour rows fetched ahead wins (docs/performance.md).
-template <class T>
-void choose_order(Step<T>& step, int ld) {
-  const bool cached = step.g.N * ld * int64_t(sizeof(T)) <= cache_bytes();
-  step.sorted = cached;
-  step.prefetch = cached ? 0 : 32;
-}
+// How a call sees its graph: as it is, or in near form while a table is about as large as the second-level cache. Rows
+// of one length after the other keep the branch predictor right, and narrow rows run four at a time. Beyond the caches
+// the order of the user, which is seldom without locality, wins, with neighbour rows fetched ahead
+// (docs/performance.md). Tables and values per node are in the order of the view.
+struct View {
+  Csr g;
+  const int32_t* order = nullptr;  // row p of the view is row order[p] of the user; null: row p
+  int prefetch;
+  Buffer<int32_t> hubs;
+
+  View(const Csr& user, int64_t table_bytes, bool may_be_near)
+      : g(user), prefetch(table_bytes <= 2 * cache_bytes() ? 0 : 32), hubs(user.H) {
+    if (prefetch || !may_be_near || !user.order) return;
+    order = user.order;
+    g.rowptr = user.near_rowptr;
+    g.col = user.near_col;
+    g.weight = user.near_weight;
+    g.hubs = hubs.get();
+    for (int64_t h = 0; h < g.H; ++h) hubs.get()[h] = int32_t(g.N - g.H + h);  // the longest rows are the last
+  }
+  UGNN_INLINE int64_t user_row(int64_t p) const { return order ? order[p] : p; }
+};
+
+// The values of the user's nodes in the order of a view; written once by all threads, or not copied at all.
+template <class A>
+class InView {
+ public:
+  InView(const View& view, const A* user, int64_t count)
+      : view_(view), user_(user), own_(view.order && user ? count * view.g.N : 0) {}
+  // rows [begin, end) of all `count` arrays
+  void fill(int64_t begin, int64_t end, int64_t count) {
+    if (!own_.get()) return;
+    for (int64_t r = 0; r < count; ++r) {
+      const A* from = user_ + r * view_.g.N;
+      A* to = own_.get() + r * view_.g.N;
+      for (int64_t p = begin; p < end; ++p) to[p] = from[view_.order[p]];
+    }
+  }
+  const A* get() const { return own_.get() ? own_.get() : user_; }
+
+ private:
+  const View& view_;
+  const A* user_;
+  Buffer<A> own_;
+};
 
 // body(first, last) for blocks of the entries of a row: one sum over thousands of neighbours would lose digits
 template <class Body>
@@ -138,17 +175,18 @@ UGNN_INLINE void for_columns(const Slice& slice, Body body) {
   }
 }
 
-// table_i = scale_i x_i for the columns of a slice, and behind them c_i, or zeros without c
-template <class T>
-void fill_table(T* table, const Slice& slice, const T* x, int64_t ldx, Coef<acc_t<T>> scale, const acc_t<T>* c,
-                int64_t begin, int64_t end) {
-  for (int64_t i = begin; i < end; ++i) {
-    const T* from = x + i * ldx + slice.first;
-    T* to = table + i * slice.ld;
-    const acc_t<T> factor = scale.at(i);
+// table_p = scale(p) x_p for the columns of a slice, and behind them c_p, or zeros without c; x_p is row
+// order[p] of x
+template <class T, class Scale>
+void fill_table(T* table, const Slice& slice, const T* x, int64_t ldx, const int32_t* order, Scale scale,
+                const acc_t<T>* c, int64_t begin, int64_t end) {
+  for (int64_t p = begin; p < end; ++p) {
+    const T* from = x + (order ? order[p] : p) * ldx + slice.first;
+    T* to = table + p * slice.ld;
+    const acc_t<T> factor = scale(p);
     for_columns(slice, [&](int d, const Tail<kBlock>& columns, const Tail<kBlock>& stored) {
       const auto row = factor * load_first<kBlock>(from + d, columns);
-      store_first<kBlock>(to + d, c ? first_or<acc_t<T>, kBlock>(row, c[i], columns) : row, stored);
+      store_first<kBlock>(to + d, c ? first_or<acc_t<T>, kBlock>(row, c[p], columns) : row, stored);
     });
   }
 }

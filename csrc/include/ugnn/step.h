@@ -40,10 +40,10 @@ template <class T>
 struct Step {
   using A = acc_t<T>;
   Csr g;
-  bool sorted = false;  // rows in the order of g.order
-  int prefetch = 0;     // entries ahead; 0: none
-  int columns = 0;      // of the slice
-  int width = 0;        // values to read and write of a row of x and out: columns, or all if they are tables
+  bool ascending = false;  // rows are sorted by length
+  int prefetch = 0;        // entries ahead; 0: none, the table is in the caches near the core
+  int columns = 0;         // of the slice
+  int width = 0;           // values to read and write of a row of x, out and grad_x: columns, or all if they are tables
 
   // gather
   const T* table = nullptr;
@@ -60,7 +60,8 @@ struct Step {
   int64_t ldx = 0;
   T* out = nullptr;  // z; kGeneral: null if not wanted
   int64_t ldo = 0;
-  T* sums = nullptr;  // table of s_i, kept for backward; null: not wanted
+  const int32_t* order = nullptr;  // rows of x and out; null: i itself
+  T* sums = nullptr;               // table of s_i, kept for backward; null: not wanted
 
   // kGeneral only
   Coef<A> right;  // next = right z
@@ -194,10 +195,11 @@ struct StepKernel {
     const Factors<A> factors = a.factors[i];
     A c_i = 0;
     if constexpr (kNode) c_i = a.c[i];
+    const int64_t row = a.order ? a.order[i] : i;
     UGNN_UNROLL
     for (int v = 0; v < kVecs; ++v) {
       V z = factors.first * y_of(sums, c_i, v);
-      if (a.x) z += factors.second * load_row(a.x + i * a.ldx, v, tails.width);
+      if (a.x) z += factors.second * load_row(a.x + row * a.ldx, v, tails.width);
       if constexpr (kE == Epilogue::kGeneral) {
         if (a.h) z += a.keep.at(i) * load_row(a.h + i * a.ldh, v, tails.width);
         if (a.h_prev) z += a.prev.at(i) * load_row(a.h_prev + i * a.ldp, v, tails.width);
@@ -209,17 +211,22 @@ struct StepKernel {
         }
       }
       if (kE == Epilogue::kForward || a.out) {
-        store_row(a.out + i * a.ldo, v, with_c(z, c_i, v, tails.columns), tails.width);
+        store_row(a.out + row * a.ldo, v, with_c(z, c_i, v, tails.columns), tails.width);
       }
       if (a.sums) store<kLanes>(a.sums + i * kLd + v * kLanes, sums.s[v]);
     }
   }
 
+  // What row i adds to grad_c and grad_b, before the sum over its columns.
+  struct Dots {
+    V c, b;
+  };
+
   // docs/math.md (G1)-(G3), with t = sums.s and G = rho y the gradient of the step's input
-  static UGNN_INLINE void finish_backward(const Step<T>& a, int64_t i, const Sums& sums, const Tails& tails) {
+  static UGNN_INLINE Dots finish_backward(const Step<T>& a, int64_t i, const Sums& sums, const Tails& tails) {
     const A rho = a.factors[i].first, b = a.factors[i].second, c_i = a.c[i];
     const A to_x = a.first ? rho : 2 * b * rho, to_v = rho * b * rho;
-    V dot_c{}, dot_b{};
+    Dots dots{};
     UGNN_UNROLL
     for (int v = 0; v < kVecs; ++v) {
       const int64_t at = i * kLd + v * kLanes;
@@ -227,26 +234,46 @@ struct StepKernel {
       if (a.s) {
         // what lies behind the columns in one factor of a product is zero in the other
         const V u = load_row(a.u + i * kLd, v, tails.columns);
-        dot_c += load_row(a.table + i * kLd, v, tails.columns) * load<kLanes>(a.s + at) + u * sums.s[v];
-        dot_b += y * u;
+        dots.c += load_row(a.table + i * kLd, v, tails.columns) * load<kLanes>(a.s + at) + u * sums.s[v];
+        dots.b += y * u;
       }
       if (a.grad_x) {
         A* grad = a.grad_x + i * a.ldg;
-        store_row(grad, v, load_row(grad, v, tails.columns) + to_x * y, tails.columns);
+        store_row(grad, v, load_row(grad, v, tails.width) + to_x * y, tails.width);
       }
       if (a.next) store<kLanes>(a.next + at, with_c(to_v * y, c_i, v, tails.columns));
     }
-    if (a.s) {
-      a.grad_c[i] += sum_lanes<A, kLanes>(dot_c);
-      if (!a.first) a.grad_b[i] += b * sum_lanes<A, kLanes>(dot_b);
-    }
+    dots.b *= b;
+    return dots;
   }
 
   static UGNN_INLINE void finish_any(const Step<T>& a, int64_t i, const Sums& sums, const Tails& tails) {
     if constexpr (kE == Epilogue::kBackward) {
-      finish_backward(a, i, sums, tails);
+      const Dots dots = finish_backward(a, i, sums, tails);
+      if (a.s) {
+        a.grad_c[i] += sum_lanes<A, kLanes>(dots.c);
+        if (!a.first) a.grad_b[i] += sum_lanes<A, kLanes>(dots.b);
+      }
     } else {
       finish(a, i, sums, tails);
+    }
+  }
+
+  // rows i .. i + 3; the sums over columns are those of finish_any, four at a time
+  static UGNN_INLINE void finish_four(const Step<T>& a, int64_t i, const Sums (&sums)[4], const Tails& tails) {
+    if constexpr (kE == Epilogue::kBackward && kLanes >= 4) {
+      Dots dots[4];
+      UGNN_UNROLL
+      for (int k = 0; k < 4; ++k) dots[k] = finish_backward(a, i + k, sums[k], tails);
+      if (!a.s) return;
+      const auto to_c = sum_lanes_of_four<A, kLanes>(dots[0].c, dots[1].c, dots[2].c, dots[3].c);
+      store<4>(a.grad_c + i, load<4>(a.grad_c + i) + to_c);
+      if (a.first) return;
+      const auto to_b = sum_lanes_of_four<A, kLanes>(dots[0].b, dots[1].b, dots[2].b, dots[3].b);
+      store<4>(a.grad_b + i, load<4>(a.grad_b + i) + to_b);
+    } else {
+      UGNN_UNROLL
+      for (int k = 0; k < 4; ++k) finish_any(a, i + k, sums[k], tails);
     }
   }
 
@@ -258,49 +285,37 @@ struct StepKernel {
   // Items [begin, end) of one part of a step.
   static void run(const Step<T>& a, Part part, int64_t begin, int64_t end) {
     if constexpr (kVecs == 1 && !kWeighted && std::is_same_v<T, float>) {
-      if (part == Part::kRows && a.sorted && !a.prefetch) return run_together(a, begin, end);
+      if (part == Part::kRows && a.ascending) return run_together(a, begin, end);
     }
     run_items(a, part, begin, end);
   }
 
-  // Narrow rows of much the same length, four at a time: four chains of sums, and less to decide for each row. The
-  // order in which a row is summed stays the same. The step is a copy: stores go through pointers to anything, and the
-  // compiler would read its members again after each.
+  // Narrow rows of much the same length, ascending, four at a time: four chains of sums, and less to decide for each
+  // row. The order in which a row is summed stays the same. The step is a copy: stores go through pointers to
+  // anything, and the compiler would read its members again after each.
   static void run_together(const Step<T>& step, int64_t begin, int64_t end) {
-    constexpr int kTogether = 4;
     const Step<T> a = step;
     const Tails tails = tails_of(a);
-    int64_t position = begin;
-    for (; position + kTogether <= end; position += kTogether) {
-      int64_t row[kTogether], first[kTogether], length[kTogether];
-      int64_t common = kBlockEntries, longest = 0;
+    const int32_t* const col = a.g.col;
+    int64_t i = begin;
+    for (; i + 4 <= end; i += 4) {
+      const int64_t* const start = a.g.rowptr + i;
+      if (__builtin_expect(start[4] - start[3] > kBlockEntries, 0)) break;
+      const int64_t shortest = start[1] - start[0];
+      Sums sums[4];
       UGNN_UNROLL
-      for (int k = 0; k < kTogether; ++k) {
-        row[k] = a.g.order[position + k];
-        first[k] = a.g.rowptr[row[k]];
-        length[k] = a.g.rowptr[row[k] + 1] - first[k];
-        common = length[k] < common ? length[k] : common;
-        longest = length[k] > longest ? length[k] : longest;
-      }
-      if (__builtin_expect(longest > kBlockEntries, 0)) {
-        run_items(step, Part::kRows, position, position + kTogether);
-        continue;
-      }
-      Sums sums[kTogether];
-      UGNN_UNROLL
-      for (int k = 0; k < kTogether; ++k) clear(sums[k]);
-      for (int64_t e = 0; e < common; ++e) {
+      for (int k = 0; k < 4; ++k) clear(sums[k]);
+      for (int64_t e = 0; e < shortest; ++e) {
         UGNN_UNROLL
-        for (int k = 0; k < kTogether; ++k) add(a, first[k] + e, a.g.col[first[k] + e], sums[k]);
+        for (int k = 0; k < 4; ++k) add(a, start[k] + e, col[start[k] + e], sums[k]);
       }
       UGNN_UNROLL
-      for (int k = 0; k < kTogether; ++k) {
-        for (int64_t e = common; e < length[k]; ++e) add(a, first[k] + e, a.g.col[first[k] + e], sums[k]);
+      for (int k = 1; k < 4; ++k) {
+        for (int64_t e = start[k] + shortest; e < start[k + 1]; ++e) add(a, e, col[e], sums[k]);
       }
-      UGNN_UNROLL
-      for (int k = 0; k < kTogether; ++k) finish_any(a, row[k], sums[k], tails);
+      finish_four(a, i, sums, tails);
     }
-    run_items(step, Part::kRows, position, end);
+    run_items(step, Part::kRows, i, end);
   }
 
   // One function for all parts, so that gather and epilogue are compiled once.
@@ -315,7 +330,7 @@ struct StepKernel {
       if (__builtin_expect(part != Part::kHubs, 1)) {
         int64_t first, last;
         if (__builtin_expect(part == Part::kRows, 1)) {
-          i = row_at(a.g, a.sorted, item);
+          i = item;
           first = a.g.rowptr[i];
           last = a.g.rowptr[i + 1];
           if (__builtin_expect(last - first > hub_len, 0)) continue;

@@ -65,7 +65,7 @@ class Barrier {
   int sleepers_ = 0;
 };
 
-// The threads of one call. The rows in processing order, positions 0..N, are cut into kShares shares of equal work for
+// The threads of one call. The rows are cut into kShares shares of equal work for
 // each thread. A thread that is done takes over shares of others: cores are not equally fast on every machine. Who
 // computes a row changes nothing in it.
 struct RowSplit {
@@ -115,9 +115,7 @@ inline void even_share(int64_t items, int64_t& begin, int64_t& end) {
   end = items * (thread + 1) / threads;
 }
 
-inline int64_t row_at(const Csr& g, bool sorted, int64_t position) { return sorted ? g.order[position] : position; }
-
-inline void split_rows(int threads, const Csr& g, bool sorted, RowSplit& split) {
+inline void split_rows(int threads, const Csr& g, RowSplit& split) {
   split.threads = threads;
   split.reset();
   const int parts = threads * kShares;
@@ -127,20 +125,20 @@ inline void split_rows(int threads, const Csr& g, bool sorted, RowSplit& split) 
   const int64_t total = g.E - hub_entries + kRowCost * g.N;
 
   split.bound[0] = 0;
+  constexpr int64_t kRowsAtOnce = 1024;
   int64_t done = 0, hub = 0;
   int t = 1;
-  for (int64_t begin = 0; begin < g.N && t < parts; begin += kWindow) {
-    const int64_t end = begin + kWindow < g.N ? begin + kWindow : g.N;
+  for (int64_t begin = 0; begin < g.N && t < parts; begin += kRowsAtOnce) {
+    const int64_t end = begin + kRowsAtOnce < g.N ? begin + kRowsAtOnce : g.N;
     int64_t cost = g.rowptr[end] - g.rowptr[begin] + kRowCost * (end - begin);
     for (; hub < g.H && g.hubs[hub] < end; ++hub) cost -= g.rowptr[g.hubs[hub] + 1] - g.rowptr[g.hubs[hub]];
     while (t < parts && done + cost >= total * t / parts) {
-      int64_t position = begin, sum = done;
-      for (; position < end && sum < total * t / parts; ++position) {
-        const int64_t i = row_at(g, sorted, position);
+      int64_t i = begin, sum = done;
+      for (; i < end && sum < total * t / parts; ++i) {
         const int64_t length = g.rowptr[i + 1] - g.rowptr[i];
         sum += kRowCost + (length > hub_len ? 0 : length);
       }
-      split.bound[t++] = position;
+      split.bound[t++] = i;
     }
     done += cost;
   }
@@ -148,12 +146,12 @@ inline void split_rows(int threads, const Csr& g, bool sorted, RowSplit& split) 
 }
 
 // At the start of a parallel region: splits again if the team is smaller than was asked for.
-inline void check_team(const Csr& g, bool sorted, RowSplit& split) {
+inline void check_team(const Csr& g, RowSplit& split) {
   const int team = omp_get_num_threads();
   if (team == split.threads) return;
 #pragma omp barrier
 #pragma omp single
-  split_rows(team, g, sorted, split);
+  split_rows(team, g, split);
 }
 
 // Pieces of hub rows, numbered through.

@@ -223,6 +223,28 @@ UGNN_INLINE A sum_lanes(vec_t<A, kLanes> v) {
   }
 }
 
+// the sums of the lanes of four vectors, each in the tree of sum_lanes
+template <class A, int kLanes>
+UGNN_INLINE vec_t<A, 4> sum_lanes_of_four(vec_t<A, kLanes> v0, vec_t<A, kLanes> v1, vec_t<A, kLanes> v2,
+                                          vec_t<A, kLanes> v3) {
+  if constexpr (kLanes == 4) {
+    using Index = vec_t<std::conditional_t<sizeof(A) == 8, int64_t, int32_t>, 4>;
+    constexpr Index kFirst = {0, 4, 1, 5}, kSecond = {2, 6, 3, 7}, kLow = {0, 1, 4, 5}, kHigh = {2, 3, 6, 7};
+    const vec_t<A, 4> pair01 = __builtin_shuffle(v0, v1, kFirst) + __builtin_shuffle(v0, v1, kSecond);
+    const vec_t<A, 4> pair23 = __builtin_shuffle(v2, v3, kFirst) + __builtin_shuffle(v2, v3, kSecond);
+    return __builtin_shuffle(pair01, pair23, kLow) + __builtin_shuffle(pair01, pair23, kHigh);
+  } else {
+    constexpr int kHalf = kLanes / 2;
+    auto halved = [](vec_t<A, kLanes> v) {
+      vec_t<A, kHalf> low, high;
+      std::memcpy(&low, &v, sizeof(low));
+      std::memcpy(&high, reinterpret_cast<const char*>(&v) + sizeof(low), sizeof(high));
+      return low + high;
+    };
+    return sum_lanes_of_four<A, kHalf>(halved(v0), halved(v1), halved(v2), halved(v3));
+  }
+}
+
 // max(lo, min(v, hi)); NaN stays NaN
 template <class A, int kLanes>
 UGNN_INLINE vec_t<A, kLanes> clamp(vec_t<A, kLanes> v, A lo, A hi) {
