@@ -2,10 +2,14 @@
 
 import os
 import sys
+import tempfile
 
 # Before torch starts OpenMP: threads that spin while they wait make small operators a hundred times slower
 # when another process has the second core.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+# Inductor's own cache does not see that a fake kernel has changed since it was filled.
+_compiled = tempfile.TemporaryDirectory(prefix="ugnn-inductor-")
+os.environ["TORCHINDUCTOR_CACHE_DIR"] = _compiled.name
 
 import pytest
 import torch

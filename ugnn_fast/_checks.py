@@ -64,7 +64,7 @@ def check_coefficient(g: Graph, x: Tensor, t: Any, name: str, shapes: dict[str, 
     """t is a tensor with one of the named shapes, the dtype of coefficients and the graph's device."""
     if not isinstance(t, Tensor):
         raise TypeError(f"{name} must be a tensor, got {type(t).__name__}")
-    if tuple(t.shape) not in shapes.values():
+    if t.shape not in shapes.values():
         expected = " or ".join(f"{text} = {list(value)}" for text, value in shapes.items())
         raise ValueError(f"{name} must be {expected}, got {shape(t)}")
     if t.dtype != acc_dtype(x) and not torch.is_autocast_enabled(x.device.type):

@@ -273,6 +273,8 @@ def _node_weights(g: Graph, x: Tensor, c: Tensor | float, low: float = 0.0) -> T
     """c as a float or as a checked tensor [N] or [N, R]."""
     if not isinstance(c, Tensor):
         return check_number(c, "c", low=low)
+    if c.shape == x.shape[:1] and c.dtype is x.dtype is torch.float32 and c.device == g.device:
+        return c  # the usual case, at a fraction of what the checks below cost
     if c.dim() == 0:
         c = c.expand(g.num_nodes)
     check_coefficient(g, x, c, "c", node_shapes(x))

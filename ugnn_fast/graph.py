@@ -15,6 +15,12 @@ from ugnn_fast._native import native
 _builder: Any = native if native is not None else _graph_build
 
 
+class GraphTensors(tuple):
+    """Graph.tensors(), made once, with room for what a backend keeps of it: a call on a small graph is short."""
+
+    native: Any = None
+
+
 class Graph:
     """An undirected graph: a symmetric CSR matrix Ã, N rows, E stored entries (both directions and loops).
 
@@ -37,7 +43,7 @@ class Graph:
     __slots__ = (
         *("rowptr", "col", "weight", "degree", "hubs", "order", "near_rowptr", "near_col", "near_weight"),
         *("self_loops", "_longest_row"),
-        *("num_nodes", "num_edges", "device", "_edge_index", "_reverse", "__weakref__"),
+        *("num_nodes", "num_edges", "device", "_edge_index", "_reverse", "_tensors", "__weakref__"),
     )
 
     rowptr: torch.Tensor
@@ -56,6 +62,7 @@ class Graph:
     _longest_row: int
     _edge_index: torch.Tensor | None
     _reverse: torch.Tensor | None
+    _tensors: GraphTensors | None
 
     def __init__(self, *args: object, **kwargs: object) -> None:
         raise TypeError("a Graph is made by Graph.from_edge_index, from_csr, from_scipy, from_networkx, ...")
@@ -197,7 +204,7 @@ class Graph:
     @classmethod
     def _from_tensors(cls, tensors, self_loops: bool, longest_row: int) -> Graph:
         rowptr, col = tensors[:2]
-        values = (*tensors, self_loops, longest_row, len(rowptr) - 1, len(col), rowptr.device, None, None)
+        values = (*tensors, self_loops, longest_row, len(rowptr) - 1, len(col), rowptr.device, None, None, None)
         graph = object.__new__(cls)
         for name, value in zip(cls.__slots__, values, strict=False):
             object.__setattr__(graph, name, value)
@@ -205,10 +212,15 @@ class Graph:
 
     def tensors(self) -> tuple[torch.Tensor | None, ...]:
         """What every operator of ugnn_fast.ops takes as its graph."""
-        return (
+        if self._tensors is not None and not torch.compiler.is_compiling():
+            return self._tensors
+        tensors = (
             *(self.rowptr, self.col, self.weight, self.degree, self.hubs),
             *(self.order, self.near_rowptr, self.near_col, self.near_weight),
         )
+        if not torch.compiler.is_compiling():
+            object.__setattr__(self, "_tensors", GraphTensors(tensors))
+        return tensors
 
     @property
     def edge_index(self) -> torch.Tensor:
@@ -253,7 +265,7 @@ class Graph:
         raise AttributeError(f"a Graph is immutable: cannot delete {name}")
 
     def __reduce__(self):
-        return Graph._from_tensors, (self.tensors(), self.self_loops, self._longest_row)
+        return Graph._from_tensors, (tuple(self.tensors()), self.self_loops, self._longest_row)
 
     def __repr__(self) -> str:
         size = sum(t.numel() * t.element_size() for t in self.tensors() if t is not None)

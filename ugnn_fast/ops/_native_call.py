@@ -1,11 +1,13 @@
 """What the CPU bodies of the operators share: tensors to addresses and sizes."""
 
+import functools
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ugnn_fast._native import native as _module
+from ugnn_fast.graph import GraphTensors
 
 # every caller has been sent here by _backend.choose, which knows that the module is there
 native: Any = _module
@@ -17,8 +19,11 @@ DTYPES = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2}
 
 def csr(graph: tuple) -> Any:
     """The kernels' view of a graph, from Graph.tensors()."""
+    found = getattr(graph, "native", None)
+    if found is not None:
+        return found
     rowptr, col, weight, degree, hubs, order, near_rowptr, near_col, near_weight = graph
-    return native.Csr(
+    made = native.Csr(
         rowptr.data_ptr(),
         col.data_ptr(),
         0 if weight is None else weight.data_ptr(),
@@ -33,6 +38,9 @@ def csr(graph: tuple) -> Any:
         hubs.shape[0],
         order.shape[0],
     )
+    if isinstance(graph, GraphTensors):
+        graph.native = made
+    return made
 
 
 def storage(dtype: torch.dtype, x: Tensor) -> Tensor:
@@ -81,7 +89,12 @@ def replicas_and_width(x: Tensor) -> tuple[int, int]:
 
 def padded_width(dtype: torch.dtype, D: int) -> int:
     """Values that a row of D columns takes in a kept table."""
-    return native.padded_width(DTYPES[dtype], int(D))
+    return _padded_width(DTYPES[dtype], int(D))
+
+
+@functools.cache
+def _padded_width(dtype: int, D: int) -> int:
+    return native.padded_width(dtype, D)
 
 
 def inverse_degree(graph: tuple, dtype: torch.dtype) -> Tensor:

@@ -19,22 +19,27 @@ from ugnn_fast.ops._native_call import (
     storage,
 )
 
-# tables per step that each memory mode keeps for backward: u, or u and s
-_KEPT = {"none": 0, "recompute": 1, "save": 2}
+# what each memory mode keeps for backward: is b kept, and tables per step (u, or u and s)
+_KEPT = {"none": (False, 0), "step_size": (True, 0), "recompute": (True, 1), "save": (True, 2)}
 
 
-def _kept_size(x: Tensor, steps: int, memory: str) -> int:
-    """Values that forward keeps for backward."""
-    if memory == "none":
-        return 0
+def _sizes(x: Tensor, c: Tensor | None, steps: int, memory: str) -> tuple[int, int]:
+    """Values of b, and of a table of all steps, in `kept`: counted in the accumulation type."""
+    keep_b, tables = _KEPT[memory]
+    if c is None or not keep_b:
+        return 0, 0
+    b_size = c.numel()
+    if not tables:
+        return b_size, 0
     R, D = replicas_and_width(x)
-    return _KEPT[memory] * steps * x.shape[0] * R * padded_width(x.dtype, D)
+    size = steps * x.shape[0] * R * padded_width(x.dtype, D)
+    return b_size, size if x.dtype != torch.bfloat16 else (size + 1) // 2
 
 
 def _fake(graph, x, c, c_value, steps, memory, backend, check):
-    h = torch.empty_like(x, memory_format=torch.contiguous_format)
-    b = x.new_empty(x.shape[:1] if c is None else c.t().shape, dtype=acc_dtype(x.dtype))
-    return h, b, x.new_empty(_kept_size(x, steps, memory))
+    b_size, table_size = _sizes(x, c, steps, memory)
+    kept = x.new_empty(b_size + _KEPT[memory][1] * table_size, dtype=acc_dtype(x.dtype))
+    return torch.empty_like(x, memory_format=torch.contiguous_format), kept
 
 
 def _body(graph, x, c, c_value, steps, memory, backend, check):
@@ -42,35 +47,43 @@ def _body(graph, x, c, c_value, steps, memory, backend, check):
     R, D = replicas_and_width(x)
     rows = None if c is None else by_replica(c)
     h = torch.empty_like(x)
-    b = torch.empty(x.shape[:1] if rows is None else rows.shape, dtype=acc_dtype(x.dtype))
-    size = _kept_size(x, steps, memory)
+    b_size, table_size = _sizes(x, c, steps, memory)
+    dtype = acc_dtype(x.dtype)
+    size = b_size + _KEPT[memory][1] * table_size
     if size:
         hint = '; memory="recompute" keeps half of it' if memory == "save" else ""
-        _memory.require(size * x.element_size(), x.device, f'ada_propagate with memory="{memory}"', hint)
-    kept = reused_empty(size, x.dtype)
-    u = kept.data_ptr() if size else 0
-    s = u + size // 2 * kept.element_size() if memory == "save" else 0
+        _memory.require(size * dtype.itemsize, x.device, f'ada_propagate with memory="{memory}"', hint)
+    kept = reused_empty(size, dtype)
+    b, u, s = _addresses(kept, b_size, table_size, memory)
     bad = native.ada_propagate_forward(
         csr(graph), DTYPES[x.dtype], torch.get_num_threads(), R, D, steps,
         x.data_ptr(), pointer(rows), c_value, 1 if c is None or c.dim() == 1 else R, check,
-        h.data_ptr(), b.data_ptr(), u, s,
+        h.data_ptr(), b, u, s,
     )  # fmt: skip
     if bad >= 0:
         raise ValueError(f"c must be finite and >= 0 everywhere, got {c[bad].tolist()} at node {bad}")
-    return h, b, kept
+    return h, kept
 
 
-def _backward_body(graph, grad_h, h, c, b, kept, steps, memory, backend, need_x, need_c):
-    grad_h, h, b, kept, rows = grad_h.contiguous(), h.contiguous(), b.contiguous(), kept.contiguous(), by_replica(c)
+def _addresses(kept: Tensor, b_size: int, table_size: int, memory: str) -> tuple[int, int, int]:
+    """Where b, the tables u and the tables s lie in `kept`; 0 for what is not there."""
+    if not b_size:
+        return 0, 0, 0
+    b, itemsize = kept.data_ptr(), kept.element_size()
+    u = b + b_size * itemsize if table_size else 0
+    return b, u, u + table_size * itemsize if memory == "save" else 0
+
+
+def _backward_body(graph, grad_h, h, c, kept, steps, memory, backend, need_x, need_c):
+    grad_h, h, kept, rows = grad_h.contiguous(), h.contiguous(), kept.contiguous(), by_replica(c)
     R, D = replicas_and_width(grad_h)
     # gradients are summed over the steps in the accumulation type
-    grad_x = torch.empty_like(grad_h, dtype=b.dtype) if need_x else None
-    grad_c = torch.empty_like(b) if need_c else None
-    u = kept.data_ptr() if need_c else 0
-    s = u + kept.numel() // 2 * kept.element_size() if need_c and memory == "save" else 0
+    grad_x = torch.empty_like(grad_h, dtype=kept.dtype) if need_x else None
+    grad_c = torch.empty_like(rows) if need_c else None
+    b, u, s = _addresses(kept, *_sizes(grad_h, c, steps, memory), memory)
     native.ada_propagate_backward(
         csr(graph), DTYPES[grad_h.dtype], torch.get_num_threads(), R, D, steps, grad_h.data_ptr(), h.data_ptr(),
-        rows.data_ptr(), 1 if c.dim() == 1 else R, b.data_ptr(), u, s, pointer(grad_x), pointer(grad_c),
+        rows.data_ptr(), 1 if c.dim() == 1 else R, b, u, s, pointer(grad_x), pointer(grad_c),
     )  # fmt: skip
     return (
         grad_h.new_empty(0) if grad_x is None else grad_x.to(grad_h.dtype),
@@ -78,7 +91,7 @@ def _backward_body(graph, grad_h, h, c, b, kept, steps, memory, backend, need_x,
     )
 
 
-def _backward_fake(graph, grad_h, h, c, b, kept, steps, memory, backend, need_x, need_c):
+def _backward_fake(graph, grad_h, h, c, kept, steps, memory, backend, need_x, need_c):
     def like(t: Tensor, needed: bool) -> Tensor:
         return torch.empty_like(t, memory_format=torch.contiguous_format) if needed else grad_h.new_empty(0)
 
@@ -88,25 +101,25 @@ def _backward_fake(graph, grad_h, h, c, b, kept, steps, memory, backend, need_x,
 class _AdaPropagate(torch.autograd.Function):
     @staticmethod
     def forward(ctx, kernel, graph, x, c, c_value, steps, memory, backend, check):
-        if ctx.needs_input_grad[3] and memory == "none":
-            memory = "save"
-        h, b, kept = kernel(graph, x, c, c_value, steps, memory, backend, check)
-        ctx.graph, ctx.constants = graph, (c_value, steps, memory, backend)
+        if memory == "none":
+            memory = "save" if ctx.needs_input_grad[3] else "step_size"
+        h, kept = kernel(graph, x, c, c_value, steps, memory, backend, check)
+        ctx.constants = (graph, c_value, steps, memory, backend)
         # for a constant c backward is forward on the gradient
         if c is not None:
-            ctx.save_for_backward(h, c, b, kept)
+            ctx.save_for_backward(h, c, kept)
         return h
 
     @staticmethod
     def backward(ctx, grad_h):
-        c_value, steps, memory, backend = ctx.constants
+        graph, c_value, steps, memory, backend = ctx.constants
         _, _, need_x, need_c = ctx.needs_input_grad[:4]
         kept = ctx.saved_tensors
         if not kept:
             # W and b are the same on every connected node, so the K-step operator is its own transpose. (G5)
-            grad_x, grad_c = ada_propagate(ctx.graph, grad_h, None, c_value, steps, "none", backend, False), None
+            grad_x, grad_c = ada_propagate(graph, grad_h, None, c_value, steps, "none", backend, False), None
         else:
-            grad_x, grad_c = ada_propagate_backward(ctx.graph, grad_h, *kept, steps, memory, backend, need_x, need_c)
+            grad_x, grad_c = ada_propagate_backward(graph, grad_h, *kept, steps, memory, backend, need_x, need_c)
         return None, None, grad_x if need_x else None, grad_c if need_c else None, None, None, None, None, None
 
 
@@ -118,7 +131,7 @@ def _autocast(dtype: torch.dtype, args: tuple) -> tuple:
 
 ada_propagate = define(
     f"ada_propagate({GRAPH}, Tensor x, Tensor? c, float c_value, int steps, str memory, str backend, bool check)"
-    " -> (Tensor h, Tensor b, Tensor kept)",
+    " -> (Tensor h, Tensor kept)",
     _body,
     _fake,
     _AdaPropagate,
@@ -126,7 +139,7 @@ ada_propagate = define(
     first_only=True,
 )
 ada_propagate_backward = define(
-    f"ada_propagate_backward({GRAPH}, Tensor grad_h, Tensor h, Tensor c, Tensor b, Tensor kept, int steps, str memory,"
+    f"ada_propagate_backward({GRAPH}, Tensor grad_h, Tensor h, Tensor c, Tensor kept, int steps, str memory,"
     " str backend, bool need_x, bool need_c) -> (Tensor grad_x, Tensor grad_c)",
     _backward_body,
     _backward_fake,

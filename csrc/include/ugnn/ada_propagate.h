@@ -28,16 +28,16 @@ UGNN_INLINE double weighted_sum(const Csr& g, int64_t i, const A* values) {
   return (sums[0] + sums[1]) + (sums[2] + sums[3]);
 }
 
-// (B) for rows [begin, end) of a view, c and b in its order, and b once more in the user's; returns the first node of
-// the user whose c is negative or not finite, or -1
+// (B) for rows [begin, end) of a view, c and b in its order; returns the first node of the user whose c is negative or
+// not finite, or -1
 template <class A>
-int64_t node_step_sizes(const Csr& user, const View& view, const A* c, A* b, A* user_b, int64_t begin, int64_t end) {
+int64_t node_step_sizes(const Csr& user, const View& view, const A* c, A* b, int64_t begin, int64_t end) {
   int64_t bad = -1;
   for (int64_t p = begin; p < end; ++p) {
     const int64_t i = view.user_row(p);
     if (!(c[p] >= 0 && c[p] < A(INFINITY)) && (bad < 0 || i < bad)) bad = i;
     const double sum = weighted_sum(view.g, p, c);
-    b[p] = user_b[i] = user.degree[i] > 0 ? A(1 / (2 + c[p] + sum / degree_of<A>(user, i))) : A(0.5);
+    b[p] = user.degree[i] > 0 ? A(1 / (2 + c[p] + sum / degree_of<A>(user, i))) : A(0.5);
   }
   return bad;
 }
@@ -49,12 +49,11 @@ void ada_propagate_forward(AdaPropagateForward& a) {
   const int64_t N = a.g.N, ldx = a.R * a.D, slices = all_slices.count();
   const int max_ld = all_slices.max_ld();
   const T* x = static_cast<const T*>(a.x);
-  A* user_b = static_cast<A*>(a.b);
   const View view(a.g, N * max_ld * int64_t(sizeof(T)), true);
 
   InView<A> c(view, static_cast<const A*>(a.c), a.RC);
-  Buffer<A> rho(N), near_b(view.order ? a.RC * N : 0);
-  A* b = view.order ? near_b.get() : user_b;
+  Buffer<A> rho(N), own_b(a.b ? 0 : a.RC * N);
+  A* b = a.b ? static_cast<A*>(a.b) : own_b.get();
   Buffer<Factors<A>> middle(N), final(N);  // scales of y and of x in all steps but the last, and in that
   Buffer<T> work(a.u ? 0 : 3 * N * max_ld);
   Buffer<A> partial(2 * max_ld * HubPieces{view.g}.count());
@@ -78,8 +77,8 @@ void ada_propagate_forward(AdaPropagateForward& a) {
       c.fill(begin, end, a.RC);
       split.wait();
       for (int64_t r = 0; r < a.RC; ++r) {
-        const int64_t bad = node_step_sizes<A>(a.g, view, c.get() + r * N, b + r * N, user_b + r * N,
-                                               split.begin(thread), split.end(thread));
+        const int64_t bad =
+            node_step_sizes<A>(a.g, view, c.get() + r * N, b + r * N, split.begin(thread), split.end(thread));
         if (a.check && bad >= 0) {
 #pragma omp critical
           a.bad_c = a.bad_c < 0 || bad < a.bad_c ? bad : a.bad_c;
@@ -89,7 +88,7 @@ void ada_propagate_forward(AdaPropagateForward& a) {
       const A b_connected = A(1 / (2 + 2 * a.c_value));
       for (int64_t p = begin; p < end; ++p) {
         const int64_t i = view.user_row(p);
-        b[p] = user_b[i] = a.g.degree[i] > 0 ? b_connected : A(0.5);
+        b[p] = a.g.degree[i] > 0 ? b_connected : A(0.5);
       }
     }
     split.wait();
@@ -141,7 +140,8 @@ void ada_propagate_backward(const AdaPropagateBackward& a) {
   A* user_grad_c = static_cast<A*>(a.grad_c);
   const View view(a.g, N * max_ld * int64_t(sizeof(T)), true);
 
-  InView<A> c(view, static_cast<const A*>(a.c), a.RC), b(view, static_cast<const A*>(a.b), a.RC);
+  InView<A> c(view, static_cast<const A*>(a.c), a.RC);
+  const A* b = static_cast<const A*>(a.b);
   Buffer<Factors<A>> factors(N);  // rho, b
   Buffer<A> near_grad_c(user_grad_c && view.order ? N * a.RC : 0), grad_b(user_grad_c ? N * a.RC : 0);
   A* grad_c = view.order ? near_grad_c.get() : user_grad_c;
@@ -167,7 +167,6 @@ void ada_propagate_backward(const AdaPropagateBackward& a) {
     int64_t begin, end;
     even_share(N, begin, end);
     c.fill(begin, end, a.RC);
-    b.fill(begin, end, a.RC);
     for (int64_t p = begin; p < end; ++p) {
       factors.get()[p].first = rho_of<A>(a.g, view.user_row(p));
       if (gather_s) ones.get()[p] = {1, 0};
@@ -194,7 +193,7 @@ void ada_propagate_backward(const AdaPropagateBackward& a) {
       for (int64_t p = begin; p < end; ++p) {
         using V = vec_t<A, kBlock>;
         const int64_t i = view.user_row(p), at = i * ldx + slice.first;
-        const A b_p = b.get()[replica + p], to_v = factors.get()[p].first * b_p;
+        const A b_p = b[replica + p], to_v = factors.get()[p].first * b_p;
         factors.get()[p].second = b_p;
         V dot{};
         for_columns(slice, [&](int d, const Tail<kBlock>& columns, const Tail<kBlock>& stored) {

@@ -30,7 +30,7 @@ struct AdaPropagateForward {
   int64_t RC;
   bool check;          // look for c < 0, infinity and NaN
   void* h;             // T [N, R, D], result
-  void* b;             // A [RC, N], result
+  void* b;             // A [RC, N], kept for backward; null: not wanted
   void* u;             // T, K tables a slice, kept for backward; null: not wanted
   void* s;             // T, K tables a slice, kept for backward; null: not wanted
   int64_t bad_c = -1;  // result: a node with such a value
@@ -45,7 +45,7 @@ struct AdaPropagateBackward {
   const void* h;       // T [N, R, D], result of forward; null without grad_c
   const void* c;       // A [RC, N]
   int64_t RC;
-  const void* b;  // A [RC, N]
+  const void* b;  // A [RC, N], as kept by forward
   const void* u;  // T, as kept by forward; null without grad_c
   const void* s;  // T, as kept by forward; null: gathered again from u
   void* grad_x;   // A [N, R, D], result; null: not wanted

@@ -201,6 +201,15 @@ UGNN_INLINE vec_t<A, kLanes> first_or(vec_t<A, kLanes> v, A other, const Tail<kL
 // the last lane in all lanes
 template <class A, int kLanes>
 UGNN_INLINE vec_t<A, kLanes> last_lane(vec_t<A, kLanes> v) {
+  // across the halves of a vector the compiler takes two shuffles where one is enough
+#if defined(__AVX512F__)
+  if constexpr (std::is_same_v<A, float> && kLanes == 16)
+    return (vec_t<A, kLanes>)_mm512_permutexvar_ps(_mm512_set1_epi32(15), (__m512)v);
+#endif
+#if defined(__AVX2__)
+  if constexpr (std::is_same_v<A, float> && kLanes == 8)
+    return (vec_t<A, kLanes>)_mm256_permutevar8x32_ps((__m256)v, _mm256_set1_epi32(7));
+#endif
   if constexpr (kLanes == 1) {
     return v;
   } else {
