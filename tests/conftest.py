@@ -7,15 +7,16 @@ import tempfile
 # Before torch starts OpenMP: threads that spin while they wait make small operators a hundred times slower
 # when another process has the second core.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-# Inductor's own cache does not see that a fake kernel has changed since it was filled.
-_compiled = tempfile.TemporaryDirectory(prefix="ugnn-inductor-")
-os.environ["TORCHINDUCTOR_CACHE_DIR"] = _compiled.name
 
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 import ugnn_fast as uf
+
+# Inductor's own cache does not see that a fake kernel has changed since it was filled.
+_compiled = tempfile.TemporaryDirectory(prefix="ugnn-inductor-")
+os.environ["TORCHINDUCTOR_CACHE_DIR"] = _compiled.name
 
 BACKENDS = ("reference", "cpu")
 _ran = pytest.StashKey[set]()
