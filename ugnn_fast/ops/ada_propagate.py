@@ -24,7 +24,7 @@ _KEPT = {"none": (False, 0), "step_size": (True, 0), "recompute": (True, 1), "sa
 
 
 def _sizes(x: Tensor, c: Tensor | None, steps: int, memory: str) -> tuple[int, int]:
-    """Values of b, and of a table of all steps, in `kept`: counted in the accumulation type."""
+    """Values of b, and of the tables u of all steps, in `kept`: counted in the accumulation type."""
     keep_b, tables = _KEPT[memory]
     if c is None or not keep_b:
         return 0, 0
@@ -69,9 +69,10 @@ def _addresses(kept: Tensor, b_size: int, table_size: int, memory: str) -> tuple
     """Where b, the tables u and the tables s lie in `kept`; 0 for what is not there."""
     if not b_size:
         return 0, 0, 0
-    b, itemsize = kept.data_ptr(), kept.element_size()
-    u = b + b_size * itemsize if table_size else 0
-    return b, u, u + table_size * itemsize if memory == "save" else 0
+    # tables first: their rows shall not straddle cache lines
+    start, table_bytes = kept.data_ptr(), table_size * kept.element_size()
+    b = start + _KEPT[memory][1] * table_bytes
+    return b, start if table_size else 0, start + table_bytes if memory == "save" else 0
 
 
 def _backward_body(graph, grad_h, h, c, kept, steps, memory, backend, need_x, need_c):

@@ -183,7 +183,7 @@ void ada_propagate_backward(const AdaPropagateBackward& a) {
       step.c = c.get() + replica;
       step.grad_c = grad_c ? grad_c + replica : nullptr;
       step.grad_b = grad_c ? grad_b.get() + replica : nullptr;
-      step.grad_x = !user_grad_x ? nullptr : view.order ? near_grad_x.get() : user_grad_x + slice.first;
+      A* grad_x = !user_grad_x ? nullptr : view.order ? near_grad_x.get() : user_grad_x + slice.first;
       step.ldg = view.order ? slice.ld : ldx;
 
       // the last step's own terms: v = rho b G, 2 b G for x, b <G, H_K> for b
@@ -200,8 +200,8 @@ void ada_propagate_backward(const AdaPropagateBackward& a) {
           const V g = load_first<kBlock>(grad_h + at + d, columns);
           store_first<kBlock>(tables[0] + p * slice.ld + d,
                               in_row ? first_or<A, kBlock>(to_v * g, step.c[p], columns) : to_v * g, stored);
-          if (step.grad_x) {
-            store_first<kBlock>(step.grad_x + p * step.ldg + d, 2 * b_p * g, view.order ? stored : columns);
+          if (grad_x) {
+            store_first<kBlock>(grad_x + p * step.ldg + d, 2 * b_p * g, view.order ? stored : columns);
           }
           if (grad_c) dot += g * load_first<kBlock>(static_cast<const T*>(a.h) + at + d, columns);
         });
@@ -228,15 +228,19 @@ void ada_propagate_backward(const AdaPropagateBackward& a) {
         step.u = u_k;
         step.s = !grad_c ? nullptr : gather_s ? sums : s + k * table_size;
         step.first = k == 0;
+        // every second step adds to the gradient of x, for itself and the one before; bfloat16 would round that
+        const bool alone = !std::is_same_v<T, acc_t<T>>;
+        step.grad_x = alone || k % 2 == 0 ? grad_x : nullptr;
+        step.both = !alone && k < a.K - 1;
         run_step(run, step, split);
       }
       if (u) u += a.K * table_size;
       if (s) s += a.K * table_size;
-      if (step.grad_x && view.order) {
+      if (grad_x && view.order) {
         for (int64_t p = begin; p < end; ++p) {
           A* to = user_grad_x + view.order[p] * ldx + slice.first;
           for_columns(slice, [&](int d, const Tail<kBlock>& columns, const Tail<kBlock>&) {
-            store_first<kBlock>(to + d, load_first<kBlock>(step.grad_x + p * slice.ld + d, columns), columns);
+            store_first<kBlock>(to + d, load_first<kBlock>(grad_x + p * slice.ld + d, columns), columns);
           });
         }
         split.wait();

@@ -81,8 +81,9 @@ struct Step {
   // kBackward, one step of ada_propagate; table holds v = rho b G
   const T* u = nullptr;  // table of the forward step
   const T* s = nullptr;  // its s; null: gradient of c not wanted
-  A* grad_x = nullptr;   // null: not wanted
+  A* grad_x = nullptr;   // null: not wanted, or left to the next step, which then adds both
   int64_t ldg = 0;
+  bool both = false;
   A* grad_c = nullptr;  // [N]
   A* grad_b = nullptr;  // [N], e of docs/math.md (G3)
   bool first = false;   // the step that started from x
@@ -187,6 +188,14 @@ struct StepKernel {
     return value;
   }
 
+  // s is wanted in backward only: past the caches, unless everything stays near
+  static UGNN_INLINE void put_sums(const Step<T>& a, T* to, V s) {
+    if constexpr (std::is_same_v<T, float> && kLanes >= 8) {
+      if (a.prefetch) return stream<kLanes>(to, s);
+    }
+    store<kLanes>(to, s);
+  }
+
   struct Tails {
     Tail<kLanes> columns, width;
   };
@@ -213,7 +222,7 @@ struct StepKernel {
       if (kE == Epilogue::kForward || a.out) {
         store_row(a.out + row * a.ldo, v, with_c(z, c_i, v, tails.columns), tails.width);
       }
-      if (a.sums) store<kLanes>(a.sums + i * kLd + v * kLanes, sums.s[v]);
+      if (a.sums) put_sums(a, a.sums + i * kLd + v * kLanes, sums.s[v]);
     }
   }
 
@@ -226,6 +235,8 @@ struct StepKernel {
   static UGNN_INLINE Dots finish_backward(const Step<T>& a, int64_t i, const Sums& sums, const Tails& tails) {
     const A rho = a.factors[i].first, b = a.factors[i].second, c_i = a.c[i];
     const A to_x = a.first ? rho : 2 * b * rho, to_v = rho * b * rho;
+    // what the step before left to this one: 2 b G = 2 v / rho
+    const A from_v = a.both && rho > 0 ? 2 / rho : A(0);
     Dots dots{};
     UGNN_UNROLL
     for (int v = 0; v < kVecs; ++v) {
@@ -239,7 +250,9 @@ struct StepKernel {
       }
       if (a.grad_x) {
         A* grad = a.grad_x + i * a.ldg;
-        store_row(grad, v, load_row(grad, v, tails.width) + to_x * y, tails.width);
+        V sum = load_row(grad, v, tails.width) + to_x * y;
+        if (a.both) sum += from_v * load_row(a.table + i * kLd, v, tails.columns);
+        store_row(grad, v, sum, tails.width);
       }
       if (a.next) store<kLanes>(a.next + at, with_c(to_v * y, c_i, v, tails.columns));
     }

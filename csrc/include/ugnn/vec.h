@@ -114,6 +114,18 @@ UGNN_INLINE void store(T* p, vec_t<acc_t<T>, kLanes> v) {
   }
 }
 
+// A store past the caches, for what is not read again soon; p aligned like the vector.
+template <int kLanes>
+UGNN_INLINE void stream(float* p, vec_t<float, kLanes> v) {
+#if defined(__AVX512F__)
+  if constexpr (kLanes == 16) return _mm512_stream_ps(p, (__m512)v);
+#endif
+#if defined(__AVX2__)
+  if constexpr (kLanes == 8) return _mm256_stream_ps(p, (__m256)v);
+#endif
+  store<kLanes>(p, v);
+}
+
 // ---- the first n lanes of a vector; the others read as zero and are not written. A Tail is made once for many rows.
 #if defined(__AVX512VL__)
 template <int kLanes>
