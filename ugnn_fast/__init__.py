@@ -14,15 +14,18 @@ from ugnn_fast.functional import (
 )
 from ugnn_fast.graph import Graph
 from ugnn_fast.ops import empty_cache
+from ugnn_fast.solving import SolveInfo, ada_solve, solve
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Backend",
     "Graph",
+    "SolveInfo",
     "__version__",
     "ada_c",
     "ada_propagate",
+    "ada_solve",
     "backends",
     "datasets",
     "denoising_energy",
@@ -33,4 +36,5 @@ __all__ = [
     "nn",
     "propagate",
     "set_checks",
+    "solve",
 ]

@@ -142,6 +142,11 @@ def laplacian(graph: tuple, f: Tensor, c: Tensor, backend: str) -> Tensor:
     return total.to(f.dtype) * f - _one_step(graph, f, backend, norm="sym", c=c)
 
 
+def pair_products(graph: tuple, v: Tensor, u: Tensor, backend: str) -> Tensor:
+    """v_i sum_j a_ij u_j + u_i sum_j a_ij v_j: (G2), the gradient of c before the sum over columns."""
+    return v * _one_step(graph, u, backend) + u * _one_step(graph, v, backend)
+
+
 def _dot_rows(p: Tensor, q: Tensor, dtype: torch.dtype) -> Tensor:
     """sum of p q over all but the first dimension, [N]."""
     return (p.to(dtype) * q.to(dtype)).flatten(1).sum(1)
@@ -270,8 +275,7 @@ def _gradients(graph: tuple, a: Arguments, grad: Tensor, states: Tensor, needed:
             add("right", _dot_rows(H, t, dtype))
         if "c" in needed:
             assert a.c is not None
-            u = scaled(H, right)
-            both = v * aggregate(u, None, None, False) + u * aggregate(v, None, None, False)
+            both = pair_products(graph, v, scaled(H, right), a.backend)
             add("c", both.sum(-1) if a.c.dim() == 2 else both.flatten(1).sum(1))
         if "edge_value" in needed:
             add("edge_value", edge_dot(graph, v, scaled(H, right), a.backend))
