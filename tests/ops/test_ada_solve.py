@@ -160,6 +160,27 @@ def test_autocast_stores_x_alone_in_16_bits(cpu):
     torch.testing.assert_close(f, uf.ada_solve(g, x.bfloat16(), c))
 
 
+@pytest.mark.parametrize("c", (29.0, "node"))
+def test_strong_smoothing_in_float32(c, cpu):
+    # products with M are small differences of large sums here: without a float64 residual 2e-6 is all that is reached
+    g = uf.datasets.load("cora").graph
+    torch.manual_seed(0)
+    x = torch.rand(g.num_nodes, 7, requires_grad=True)
+    c = 40 * torch.rand(g.num_nodes) if c == "node" else c
+    f, info = uf.ada_solve(g, x, c, return_info=True)
+    inverse_b, W = parts(g, c.double() if isinstance(c, torch.Tensor) else torch.full((g.num_nodes,), c).double())
+
+    def off(f, x):
+        residual = 2 * x - (inverse_b[:, None] * f.double() - product(g, W, f.double()))
+        return (residual.norm(dim=0) / (2 * x).norm(dim=0)).max().item()
+
+    # 1 / b per node is rounded to float32, too
+    limit = 1e-6 if isinstance(c, float) else 1.5e-6
+    assert info.converged and off(f.detach(), x.detach()) <= limit
+    (grad,) = torch.autograd.grad(f.sum(), x)
+    assert off(grad, torch.ones_like(x)) <= limit
+
+
 @pytest.mark.parametrize("name", ("cora", "citeseer", "pubmed", "coauthor_physics", "flickr", "air_usa"))
 def test_real_graphs(name, cpu):
     try:

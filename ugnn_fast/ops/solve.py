@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,7 +21,8 @@ from ugnn_fast.ops._native_call import (
     storage,
 )
 from ugnn_fast.ops.edge_dot import edge_dot
-from ugnn_fast.ops.propagate import pair_products
+from ugnn_fast.ops.propagate import one_step, pair_products
+from ugnn_fast.ops.row_sum import row_sum
 
 
 def check_solution(iterations: int, residual: float, curvature: float, tol: float, warn: bool) -> None:
@@ -42,19 +44,73 @@ def _fake(graph, x, *_):
     return torch.empty_like(x, memory_format=torch.contiguous_format), x.new_empty(2, dtype=torch.float64)
 
 
+class _Matrix(NamedTuple):
+    """M = diag - N (A o W) N with W = c_i + c_j, edge_value, or scale."""
+
+    diag: Tensor | None  # [N] or [N, R]; None: diag_value
+    c: Tensor | None  # [N] or [N, R]
+    edge_value: Tensor | None  # [E]
+    diag_value: float
+    scale: float
+    norm: str
+
+    def double(self) -> "_Matrix":
+        diag, c, edge_value = (None if t is None else t.double() for t in self[:3])
+        return self._replace(diag=diag, c=c, edge_value=edge_value)
+
+    def times(self, graph: tuple, f: Tensor, backend: str) -> Tensor:
+        scales = [self.scale, 0.0, 0.0, 0.0]
+        y = one_step(graph, f, backend, c=self.c, edge_value=self.edge_value, norm=self.norm, scales=scales)
+        if self.diag is None:
+            return self.diag_value * f - y
+        return self.diag.reshape(*self.diag.shape, *(1,) * (f.dim() - self.diag.dim())) * f - y
+
+
+def _iterate(graph: tuple, x: Tensor, matrix: _Matrix, tol: float, max_iter: int) -> tuple[Tensor, int, float, float]:
+    """F, iterations, residual and, if that is not positive, <p, M p>; all as the kernel has them."""
+    R, D = replicas_and_width(x)
+    f = torch.empty_like(x)
+    diag, c = (None if t is None else by_replica(t) for t in matrix[:2])
+    edge_value = None if matrix.edge_value is None else matrix.edge_value.contiguous()
+    found = native.solve(
+        csr(graph), DTYPES[x.dtype], torch.get_num_threads(), R, D, x.data_ptr(),
+        pointer(diag), matrix.diag_value, 1 if diag is None or diag.dim() == 1 else R,
+        pointer(c), 1 if c is None or c.dim() == 1 else R,
+        pointer(edge_value), matrix.scale, matrix.norm == "sym", tol, max_iter, f.data_ptr(),
+    )  # fmt: skip
+    return f, *found
+
+
+def _refine(
+    graph: tuple, x: Tensor, f: Tensor, matrix: _Matrix, tol: float, max_iter: int, backend: str
+) -> tuple[Tensor, int, float, float]:
+    """F closer to the solution than iterations in float32 come: corrected by the solution for its float64 residual."""
+    exact, X = matrix.double(), x.double()
+    size = row_sum((), X.square())
+    before, iterations, curvature = torch.full_like(size, math.inf), 0, 1.0
+    while True:
+        r = X - exact.times(graph, f.double(), backend)
+        rr = row_sum((), r.square())
+        # a correction that did not halve the residual has met the limit of what f can hold
+        active = (rr > tol * tol * size) & (rr < before / 4)
+        if iterations >= max_iter or not active.any():
+            return f, iterations, torch.where(size == 0, 0, rr / size).max().sqrt().item(), curvature
+        wanted = tol / 2 * (size / rr).sqrt()[active].min().item()
+        r = torch.where(active, r, 0).to(x.dtype)
+        correction, more, _, curvature = _iterate(graph, r, matrix, min(wanted, 0.5), max_iter - iterations)
+        if not curvature > 0:
+            return f, iterations, math.nan, curvature
+        f, before, iterations = f + correction, rr, iterations + more
+
+
 def _body(graph, x, diag, c, edge_value, diag_value, scale, norm, tol, max_iter, backend, warn):
     # 16-bit values are computed in float32 and rounded once at the end
     values = x.to(acc_dtype(x.dtype)).contiguous()
-    R, D = replicas_and_width(values)
-    f = torch.empty_like(values)
-    rows = [None if t is None else by_replica(t) for t in (diag, c)]
-    edge_value = None if edge_value is None else edge_value.contiguous()
-    iterations, residual, curvature = native.solve(
-        csr(graph), DTYPES[values.dtype], torch.get_num_threads(), R, D, values.data_ptr(),
-        pointer(rows[0]), diag_value, 1 if diag is None or diag.dim() == 1 else R,
-        pointer(rows[1]), 1 if c is None or c.dim() == 1 else R,
-        pointer(edge_value), scale, norm == "sym", tol, max_iter, f.data_ptr(),
-    )  # fmt: skip
+    matrix = _Matrix(diag, c, edge_value, diag_value, scale, norm)
+    f, iterations, residual, curvature = _iterate(graph, values, matrix, tol, max_iter)
+    if values.dtype == torch.float32 and curvature > 0 and tol < residual < math.inf and iterations < max_iter:
+        f, more, residual, curvature = _refine(graph, values, f, matrix, tol, max_iter - iterations, backend)
+        iterations += more
     check_solution(iterations, residual, curvature, tol, warn)
     return f.to(x.dtype), torch.tensor([iterations, residual], dtype=torch.float64, device=x.device)
 
