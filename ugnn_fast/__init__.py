@@ -1,6 +1,6 @@
 """Fused sparse kernels for graph neural networks as graph signal denoising."""
 
-from ugnn_fast import datasets, nn
+from ugnn_fast import datasets, nn, regularizers, solvers
 from ugnn_fast._backend import Backend, backends
 from ugnn_fast._checks import set_checks
 from ugnn_fast.functional import (
@@ -35,6 +35,8 @@ __all__ = [
     "neighbor_var",
     "nn",
     "propagate",
+    "regularizers",
     "set_checks",
     "solve",
+    "solvers",
 ]
