@@ -132,6 +132,7 @@ def methods(steps: int) -> list[Method]:
         Method("AdaptiveLaplacian", adaptive, exact),
         Method("EdgeLaplacian", edges, exact),
         Method("PairNorm", lambda p, c: regularizers.PairNorm(c, 0.3 / p.graph.num_nodes), exact),
+        Method("DropEdge", lambda p, c: regularizers.DropEdge(c, 0.3, normalized=False, seed=0), exact),
         Method("TrendFilter", lambda p, c: regularizers.TrendFilter(c), lambda p, c: solvers.PrimalDual(steps)),
         Method("Energy: total variation", total_variation, descent),
     ]

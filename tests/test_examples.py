@@ -27,7 +27,7 @@ def test_denoise(tmp_path):
     assert {row["problem"] for row in rows} == {"grid", "Cora"}
     for problem in ("grid", "Cora"):
         error = {row["method"]: float(row["rmse"]) for row in rows if row["problem"] == problem}
-        assert len(error) == 7
+        assert len(error) == 8
         assert all(value < 0.9 * error["noisy"] for method, value in error.items() if method != "noisy"), error
         assert all(f"{value:.4f}" in done.stdout for value in error.values())
     assert (tmp_path / "denoise.png").read_bytes().startswith(b"\x89PNG")

@@ -6,6 +6,7 @@ import torch
 import ugnn_fast as uf
 from ugnn_fast import _quadratic
 from ugnn_fast import regularizers as reg
+from ugnn_fast.reference import _random
 from ugnn_fast.testing import degrees, entries, sample_graphs
 
 GRAPHS = {name: g for name, g in sample_graphs().items() if "hub" not in name}
@@ -45,6 +46,15 @@ def pair_energy(g, f, cp, cn):
     return total
 
 
+def kept(g, q, seed):
+    """g without what the mask of DropEdge drops, built anew."""
+    i, j = g.edge_index
+    word = _random.philox(seed, torch.minimum(i, j), torch.maximum(i, j), 0, _random.DROP_EDGE)[0]
+    stays = (word >= _random.keep_from(q)) & (i != j)
+    weight = None if g.weight is None else g.weight[stays]
+    return uf.Graph.from_edge_index(g.edge_index[:, stays], g.num_nodes, weight, self_loops=g.self_loops)
+
+
 def node_weights(g, *more):
     return 3 * torch.rand(g.num_nodes, *more, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
 
@@ -76,6 +86,14 @@ CASES = {
         lambda g, f: entry_energy(g, f, edge_weights(g), False),
     ),
     "pairnorm": (lambda g: reg.PairNorm(0.8, 0.3), lambda g, f: pair_energy(g, f, 0.8, 0.3)),
+    "dropedge": (
+        lambda g: reg.DropEdge(1.7, 0.5, seed=11),
+        lambda g, f: entry_energy(kept(g, 0.5, 11), f, 1.7 * one(kept(g, 0.5, 11)), True),
+    ),
+    "dropedge-plain": (
+        lambda g: reg.DropEdge(1.7, 0.5, False, seed=11),
+        lambda g, f: entry_energy(kept(g, 0.5, 11), f, 1.7 * one(kept(g, 0.5, 11)), False),
+    ),
     "trend": (lambda g: reg.TrendFilter(0.6), lambda g, f: 0.6 * (laplacian(g) @ f).abs().sum()),
     "function": (
         lambda g: reg.Energy(lambda f, graph: (1 + f.square()).log().sum((0, -1)) * graph.num_nodes),
@@ -208,6 +226,23 @@ def test_a_learned_edge_weight_stays_symmetric():
     assert torch.equal(c[g.reverse], c) and not torch.equal(c, 1 + edge_weights(g))
 
 
+def test_dropedge_draws_in_training_only():
+    g = GRAPHS["power_law"]
+    f, full = signal(g, 2), reg.Laplacian(1.0)
+    drop = reg.DropEdge(1.0, 0.5)
+    torch.manual_seed(0)
+    energies = [drop.energy(g, f).item() for _ in range(3)]
+    assert len(set(energies)) == 3
+    torch.manual_seed(0)
+    assert [drop.energy(g, f).item() for _ in range(3)] == energies
+    drop.eval()
+    assert drop.energy(g, f) == full.energy(g, f)
+    assert reg.DropEdge(1.0, 0.0).energy(g, f) == full.energy(g, f)
+    fixed = reg.DropEdge(1.0, 0.5, seed=5)
+    assert fixed.energy(g, f) == fixed.energy(g, f)
+    assert fixed.energy(g, f) != reg.DropEdge(1.0, 0.5, seed=6).energy(g, f)
+
+
 def test_energy_function_with_parameters():
     g = GRAPHS["chain"]
 
@@ -291,6 +326,8 @@ BAD = {
     "c number": (lambda g: reg.AdaptiveLaplacian(1.0), TypeError, "c must be a tensor or a function .*got float"),
     "edge number": (lambda g: reg.EdgeLaplacian(1.0), TypeError, "c_ij must be a tensor, got float"),
     "cn < 0": (lambda g: reg.PairNorm(1.0, -0.1), ValueError, "cn must be finite and >= 0"),
+    "q = 1": (lambda g: reg.DropEdge(1.0, 1.0), ValueError, "q must be < 1, got 1"),
+    "seed": (lambda g: reg.DropEdge(1.0, 0.5, seed=0.5), TypeError, "seed must be an int or None, got float"),
     "no function": (lambda g: reg.Energy(3), TypeError, "fn must be a function of .*got int"),
     "negative scalar": (
         lambda g: reg.Laplacian(torch.tensor(-2.0, dtype=torch.float64)), ValueError, "c must be .* >= 0, got -2"

@@ -299,6 +299,24 @@ def test_pairnorm_beyond_one_over_n_gradcheck(tight):
         )
 
 
+def test_dropedge_solves_on_what_is_kept():
+    g = GRAPHS["power_law"]
+    s = signal(g, 2)
+    drop = reg.DropEdge(2.0, 0.4, seed=3)
+    kept = g.drop_edges(0.4, 3)
+    for solver in ANY.values():
+        torch.testing.assert_close(solver(g, s, drop), solver(kept, s, reg.Laplacian(2.0)))
+    drop.eval()
+    torch.testing.assert_close(ENOUGH["cg"](g, s, drop), ENOUGH["cg"](g, s, reg.Laplacian(2.0)))
+
+
+def test_report_is_of_the_mask_of_the_solve():
+    g = GRAPHS["power_law"]
+    torch.manual_seed(0)
+    _, info = solvers.GradientDescent(2000)(g, signal(g, 2), reg.DropEdge(2.0, 0.5), return_info=True)
+    assert info.residual < 1e-10
+
+
 def laplacian_matrix(g):
     return dense_form(g, scaled(g, 1.0), False)
 

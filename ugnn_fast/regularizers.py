@@ -21,7 +21,7 @@ from ugnn_fast._quadratic import Quadratic, degree_without_loops, lambda_2, lapl
 from ugnn_fast.graph import Graph
 from ugnn_fast.solvers import Chebyshev, ConjugateGradient, GradientDescent, PrimalDual, Solver
 
-__all__ = ["AdaptiveLaplacian", "EdgeLaplacian", "Energy", "Laplacian", "PairNorm", "Regularizer",
+__all__ = ["AdaptiveLaplacian", "DropEdge", "EdgeLaplacian", "Energy", "Laplacian", "PairNorm", "Regularizer",
            "TrendFilter"]  # fmt: skip
 
 _QUADRATIC = (GradientDescent, ConjugateGradient, Chebyshev)
@@ -212,6 +212,35 @@ class PairNorm(Regularizer):
                 f" and the problem is bounded below;"
                 f" got cn = {cn:g} with cp = {cp:g}, N = {N}, lambda_2(D - A) = {second:.6g}"
             )
+
+
+class DropEdge(Regularizer):
+    """c tr(F^T L F) on the edges that a Bernoulli(1 - q) mask keeps, with the degrees of the kept edges.
+
+    Self loops are never dropped, both directions of an edge agree, nothing is rescaled. In training mode every solve
+    (and every call of energy or gradient) draws its mask anew from torch's generator, or always takes that of `seed`,
+    if it is given; after eval() nothing is dropped. c as in Laplacian; q in [0, 1).
+    """
+
+    solvers = _QUADRATIC
+    c: Tensor | float
+
+    def __init__(self, c: Tensor | float, q: float, normalized: bool = True, *, seed: int | None = None):
+        super().__init__()
+        self._hold_number("c", c)
+        self.q = check_number(q, "q", low=0.0)
+        if self.q >= 1:
+            raise ValueError(f"q must be < 1, got {q}")
+        if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
+            raise TypeError(f"seed must be an int or None, got {type(seed).__name__}")
+        self.normalized, self.seed = bool(normalized), seed
+
+    def on(self, graph: Graph, s: Tensor) -> Quadratic:
+        _check_not_negative(self.c, "c", s)
+        if self.training and self.q > 0:
+            seed = self.seed if self.seed is not None else int(torch.randint(2**63 - 1, ()))
+            graph = graph.drop_edges(self.q, seed)
+        return Quadratic(graph, self.c, None, _norm(self.normalized))
 
 
 class TrendFilter(Regularizer):

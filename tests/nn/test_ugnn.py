@@ -57,6 +57,7 @@ LEARNED = {
     "adaptive": (lambda p, g: reg.AdaptiveLaplacian(p(g.num_nodes)), solvers.ConjugateGradient(1e-8)),
     "edge": (lambda p, g: reg.EdgeLaplacian(p(g.num_edges)), solvers.Chebyshev(8)),
     "pairnorm": (lambda p, g: reg.PairNorm(p(), 0.1 / g.num_nodes), solvers.ConjugateGradient(1e-8)),
+    "dropedge": (lambda p, g: reg.DropEdge(p(), 0.3), solvers.GradientDescent(5)),
     "trend": (lambda p, g: reg.TrendFilter(p()), solvers.PrimalDual(20)),
     "function": (lambda p, g: reg.Energy(Penalty()), solvers.GradientDescent(5, 0.1)),
 }
@@ -98,6 +99,14 @@ def test_weights_of_the_regulariser_are_trained(name):
     other.load_state_dict(model.state_dict())
     model.eval(), other.eval()
     assert torch.equal(model(x, g), other(x, g))
+
+
+def test_train_and_eval_reach_dropedge():
+    g = GRAPHS["power_law"]
+    model = UGNN(None, reg.DropEdge(1.0, 0.5), solvers.GradientDescent(3))
+    s = features(g, 2)
+    assert not torch.equal(model(s, g), model(s, g))
+    assert torch.equal(model.eval()(s, g), uf.ada_propagate(g, s, 1.0, 3))
 
 
 def test_compiles():
