@@ -111,6 +111,18 @@ void row_sum(int dtype, int threads, int64_t N, int64_t D, uint64_t values, uint
   kernels().row_sum(a);
 }
 
+py::tuple solve(const Csr& g, int dtype, int threads, int64_t R, int64_t D, uint64_t x, uint64_t diag,
+                double diag_value, int64_t RD, uint64_t c, int64_t RC, uint64_t edge, double scale, bool sym,
+                double tol, int64_t max_iter, uint64_t f) {
+  Solve a{g,     DType(dtype), threads,  R,     D,   at(x), at(diag), diag_value, RD,
+          at(c), RC,           at(edge), scale, sym, tol,   max_iter, at(f)};
+  {
+    py::gil_scoped_release release;
+    kernels().solve(a);
+  }
+  return py::make_tuple(a.iterations, a.residual, a.curvature);
+}
+
 // An array of bytes from the pool, which goes back there when nothing refers to it any more.
 py::array_t<uint8_t> take(size_t bytes) {
   struct Owned {
@@ -146,5 +158,6 @@ PYBIND11_MODULE(_C, m) {
   m.def("denoising_energy", &denoising_energy);
   m.def("edge_dot", &edge_dot);
   m.def("row_sum", &row_sum);
+  m.def("solve", &solve);
   bind_graph(m);
 }

@@ -7,6 +7,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import ugnn_fast as uf
+from ugnn_fast.reference._edges import rows_of
 from ugnn_fast.testing import strided
 
 # a Graph keeps these contiguous
@@ -51,6 +52,14 @@ CALLS = {
         lambda g, x, value: uf.propagate(g, x, 3, edge_value=value, norm="row"),
         (("N", 7), ("E",)),
     ),
+    "solve": (lambda g, x, diag, c: uf.solve(g, x, 2.5 + diag, c=c), (("N", 7), ("N",), ("N",))),
+    "solve_constant": (lambda g, x: uf.solve(g, x, 2.5, norm="none", c=0.02), (("N", 7),)),
+    "solve_edge_value": (
+        lambda g, x, v: uf.solve(g, x, 2.5, edge_value=v[rows_of(g)] * v[g.col.long()]),
+        (("N", 2, 7), ("N",)),
+    ),
+    "ada_solve": (uf.ada_solve, (("N", 7), ("N",))),
+    "ada_solve_replicas": (uf.ada_solve, (("N", 2, 7), ("N", 2))),
     "neighbor_mean": (uf.neighbor_mean, (("N", 7),)),
     "neighbor_var": (uf.neighbor_var, (("N", 7),)),
     "ada_c": (lambda g, x, w, b: uf.ada_c(g, x, w, 9.0, bias=b), (("N", 2, 7), (2, 7), (2,))),

@@ -34,6 +34,9 @@ def compare(name, dtype, function, *leaves):
         error = (got.double() - expected).abs().max().item() if got.numel() else 0.0
         assert error <= tolerance * scale, f"{name} {dtype} {leaves[0].shape}: {error} of {scale}"
 
+def tol_of(x):
+    return 1e-13 if x.dtype == torch.float64 else 1e-6
+
 def all_operators(g, D, dtype):
     N = g.num_nodes
     number = torch.float64 if dtype == torch.float64 else torch.float32
@@ -44,6 +47,9 @@ def all_operators(g, D, dtype):
     compare("constant c", dtype, lambda x, **o: uf.ada_propagate(g, x, 0.7, 2, **o), x)
     compare("propagate", dtype, lambda x, c, **o: uf.propagate(g, x, 3, c=c, keep=0.3, prev=0.2, **o), x, c)
     compare("edge_value", dtype, lambda x, v, **o: uf.propagate(g, x, 2, edge_value=v, **o), x, value)
+    same = (value + value[g.reverse]) / 2
+    compare("solve", dtype, lambda x, v, **o: uf.solve(g, x, 2.0, edge_value=v, tol=tol_of(x), **o), x, same)
+    compare("ada_solve", dtype, lambda x, c, **o: uf.ada_solve(g, x, c, tol=tol_of(x), **o), x, c)
     compare("neighbor_var", dtype, lambda x, **o: uf.neighbor_var(g, x, **o), x)
     compare("ada_c", dtype, lambda x, w, **o: uf.ada_c(g, x, w, 3.0, **o), x, weight)
     compare("energy", dtype, lambda x, c, **o: uf.denoising_energy(g, x, 0 * x, c, **o), x, c)
@@ -97,6 +103,7 @@ for name in ("chain", "weighted_no_self_loops"):
         for out in (
             uf.ada_propagate(g, x, c, 2), uf.ada_propagate(g, x, 0.5, 2), uf.propagate(g, x, 1, norm="none"),
             uf.propagate(g, x, 2, c=c, keep=0.5), uf.propagate(g, x, 2, edge_value=value), uf.neighbor_var(g, x),
+            uf.solve(g, x, 3 + c, edge_value=value + value[g.reverse]), uf.ada_solve(g, x, c),
         ):
             out.backward(cotangent)
         uf.ada_c(g, x, weight, 1.0).sum().backward()

@@ -1,6 +1,6 @@
 """Fused sparse kernels for graph neural networks as graph signal denoising."""
 
-from ugnn_fast import datasets, nn
+from ugnn_fast import datasets, nn, regularizers, solvers
 from ugnn_fast._backend import Backend, backends
 from ugnn_fast._checks import set_checks
 from ugnn_fast.functional import (
@@ -14,15 +14,18 @@ from ugnn_fast.functional import (
 )
 from ugnn_fast.graph import Graph
 from ugnn_fast.ops import empty_cache
+from ugnn_fast.solving import SolveInfo, ada_solve, solve
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Backend",
     "Graph",
+    "SolveInfo",
     "__version__",
     "ada_c",
     "ada_propagate",
+    "ada_solve",
     "backends",
     "datasets",
     "denoising_energy",
@@ -32,5 +35,8 @@ __all__ = [
     "neighbor_var",
     "nn",
     "propagate",
+    "regularizers",
     "set_checks",
+    "solve",
+    "solvers",
 ]

@@ -10,6 +10,8 @@ from ugnn_fast import _native
 # operators of the public API that have kernels; all of them exist in plain torch
 OPS = (
     "ada_propagate",
+    "ada_solve",
+    "solve",
     "propagate",
     "neighbor_var",
     "neighbor_mean",

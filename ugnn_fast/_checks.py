@@ -92,12 +92,23 @@ def check_number(value: Any, name: str, *, low: float = -math.inf) -> float:
     return number
 
 
+def check_positive(value: Any, name: str) -> float:
+    number = check_number(value, name)
+    if not number > 0:
+        raise ValueError(f"{name} must be > 0, got {value}")
+    return number
+
+
+def check_count(value: Any, name: str, low: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise TypeError(f"{name} must be an int, got {type(value).__name__}")
+    if value < low:
+        raise ValueError(f"{name} must be >= {low}, got {value}")
+    return int(value)
+
+
 def check_steps(steps: Any) -> int:
-    if isinstance(steps, bool) or not isinstance(steps, Integral):
-        raise TypeError(f"steps must be an int, got {type(steps).__name__}")
-    if steps < 0:
-        raise ValueError(f"steps must be >= 0, got {steps}")
-    return int(steps)
+    return check_count(steps, "steps", 0)
 
 
 def check_choice(value: Any, name: str, choices: tuple[str, ...]) -> None:

@@ -9,6 +9,7 @@ docs/math.md derives them and their gradients.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -269,24 +270,31 @@ def _memory_mode(x: Tensor, steps: int) -> str:
     return "save" if _memory.fits_a_quarter(kept, x.device) else "recompute"
 
 
-def _node_weights(g: Graph, x: Tensor, c: Tensor | float, low: float = 0.0) -> Tensor | float:
+def _node_weights(g: Graph, x: Tensor, c: Tensor | float, low: float = 0.0, name: str = "c") -> Tensor | float:
     """c as a float or as a checked tensor [N] or [N, R]."""
     if not isinstance(c, Tensor):
-        return check_number(c, "c", low=low)
+        return check_number(c, name, low=low)
     if c.shape == x.shape[:1] and c.dtype is x.dtype is torch.float32 and c.device == g.device:
         return c  # the usual case, at a fraction of what the checks below cost
     if c.dim() == 0:
         c = c.expand(g.num_nodes)
-    check_coefficient(g, x, c, "c", node_shapes(x))
+    check_coefficient(g, x, c, name, node_shapes(x))
     return c
 
 
-def _check_values(x: Tensor, c: Tensor | float, name: str) -> None:
+def _not_negative(values: Tensor) -> Tensor:
+    return values >= 0
+
+
+def _check_values(
+    x: Tensor, c: Tensor | float, name: str, good: Callable = _not_negative, expected: str = "finite and >= 0"
+) -> None:
     if isinstance(c, Tensor) and value_checks(x):
-        bad = ~((c >= 0) & (c < math.inf))
+        c = c.detach()
+        bad = ~(good(c) & c.isfinite())
         if bad.any():
             at = int(bad.nonzero()[0, 0])
-            raise ValueError(f"{name} must be finite and >= 0 everywhere, got {c[bad][0].item()} at node {at}")
+            raise ValueError(f"{name} must be {expected} everywhere, got {c[bad][0].item()} at node {at}")
 
 
 def _coefficient(g: Graph, x: Tensor, value: Tensor | float, name: str, steps: int) -> tuple[Tensor | None, float]:

@@ -26,6 +26,13 @@ CASES = {
         {"x": (N, D), "v": (G.num_edges,)},
         "x",
     ),
+    "solve_constant": (lambda x, **o: uf.solve(G, x, 3.0, c=0.5, tol=1e-13, **o), {"x": (N, D)}, "x"),
+    "solve": (
+        lambda x, diag, c, **o: uf.solve(G, x, 3 + diag, c=c, tol=1e-13, **o),
+        {"x": (N, D), "diag": (N,), "c": (N,)},
+        "x",
+    ),
+    "ada_solve": (lambda x, c, **o: uf.ada_solve(G, x, c, tol=1e-13, **o), {"x": (N, D), "c": (N,)}, "x"),
     "neighbor_mean": (lambda x, **o: uf.neighbor_mean(G, x, **o), {"x": (N, D)}, "x"),
     "neighbor_var": (lambda x, **o: uf.neighbor_var(G, x, **o), {"x": (N, D)}, ""),
     "ada_c_var": (

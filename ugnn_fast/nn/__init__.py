@@ -2,5 +2,8 @@
 
 from ugnn_fast.nn.ada_ugnn import AdaUGNN
 from ugnn_fast.nn.appnp import APPNP
+from ugnn_fast.nn.pairnorm import PairNorm
+from ugnn_fast.nn.ppnp import PPNP
+from ugnn_fast.nn.ugnn import UGNN
 
-__all__ = ["APPNP", "AdaUGNN"]
+__all__ = ["APPNP", "PPNP", "UGNN", "AdaUGNN", "PairNorm"]

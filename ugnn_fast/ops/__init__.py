@@ -9,11 +9,13 @@ from ugnn_fast.ops.neighbor_var import neighbor_var
 from ugnn_fast.ops.propagate import propagate
 from ugnn_fast.ops.reverse import reverse
 from ugnn_fast.ops.row_sum import row_sum
+from ugnn_fast.ops.solve import check_solution, solve
 
 __all__ = [
     "STATS",
     "ada_c",
     "ada_propagate",
+    "check_solution",
     "edge_energy",
     "empty_cache",
     "local_smoothness",
@@ -21,5 +23,6 @@ __all__ = [
     "propagate",
     "reverse",
     "row_sum",
+    "solve",
     "storage",
 ]

@@ -118,7 +118,7 @@ def _fake(graph, *arguments):
     return torch.empty_like(a.x, memory_format=torch.contiguous_format), states
 
 
-def _one_step(graph: tuple, x: Tensor, backend: str, **changes) -> Tensor:
+def one_step(graph: tuple, x: Tensor, backend: str, **changes) -> Tensor:
     """left (A o W) right x, by default A x."""
     plain = Arguments(
         x=x, c=None, edge_value=None, reverse=None, transposed=False, left=None, right=None, agg=None, skip=None,
@@ -131,15 +131,20 @@ def _one_step(graph: tuple, x: Tensor, backend: str, **changes) -> Tensor:
 def mean_adjoint(graph: tuple, grad: Tensor, backend: str) -> Tensor:
     """Gradient of x from that of the neighbours' mean: sum_i a_ij g_i / d_i."""
     share = inverse_degree(graph, acc_dtype(grad.dtype))
-    return _one_step(graph, grad, backend, norm="given", right=share)
+    return one_step(graph, grad, backend, norm="given", right=share)
 
 
 def laplacian(graph: tuple, f: Tensor, c: Tensor, backend: str) -> Tensor:
     """Gradient of 1/2 sum_i c_i sum_j a_ij |rho_i f_i - rho_j f_j|^2 in f: (c + m) f - rho (A o (c_i + c_j)) rho f."""
     degree = graph[3]
-    mean = _one_step(graph, c.unsqueeze(-1), backend, norm="row").squeeze(-1)
+    mean = one_step(graph, c.unsqueeze(-1), backend, norm="row").squeeze(-1)
     total = torch.where(degree.reshape(-1, *(1,) * (c.dim() - 1)) > 0, c + mean, 0).unsqueeze(-1)
-    return total.to(f.dtype) * f - _one_step(graph, f, backend, norm="sym", c=c)
+    return total.to(f.dtype) * f - one_step(graph, f, backend, norm="sym", c=c)
+
+
+def pair_products(graph: tuple, v: Tensor, u: Tensor, backend: str) -> Tensor:
+    """v_i sum_j a_ij u_j + u_i sum_j a_ij v_j: (G2), the gradient of c before the sum over columns."""
+    return v * one_step(graph, u, backend) + u * one_step(graph, v, backend)
 
 
 def _dot_rows(p: Tensor, q: Tensor, dtype: torch.dtype) -> Tensor:
@@ -210,7 +215,7 @@ def _gradients(graph: tuple, a: Arguments, grad: Tensor, states: Tensor, needed:
         return values if factor is None else column(factor) * values
 
     def aggregate(u: Tensor, c: Tensor | None, edge_value: Tensor | None, transposed: bool) -> Tensor:
-        return _one_step(
+        return one_step(
             graph, u.to(x.dtype), a.backend, c=c, edge_value=edge_value, reverse=a.reverse, transposed=transposed
         ).to(dtype)
 
@@ -270,8 +275,7 @@ def _gradients(graph: tuple, a: Arguments, grad: Tensor, states: Tensor, needed:
             add("right", _dot_rows(H, t, dtype))
         if "c" in needed:
             assert a.c is not None
-            u = scaled(H, right)
-            both = v * aggregate(u, None, None, False) + u * aggregate(v, None, None, False)
+            both = pair_products(graph, v, scaled(H, right), a.backend)
             add("c", both.sum(-1) if a.c.dim() == 2 else both.flatten(1).sum(1))
         if "edge_value" in needed:
             add("edge_value", edge_dot(graph, v, scaled(H, right), a.backend))

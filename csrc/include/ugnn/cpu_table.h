@@ -23,6 +23,7 @@ void local_smoothness_any(const LocalSmoothness&);
 void denoising_energy_any(const DenoisingEnergy&);
 void edge_dot_any(const EdgeDot&);
 void row_sum_any(const RowSum&);
+void solve_any(Solve&);
 int64_t padded_width_any(DType, int64_t D);
 
 }  // namespace UGNN_ISA

@@ -141,6 +141,29 @@ struct RowSum {
   void* out;           // A [D]
 };
 
+// M F = X by conjugate gradients, M = diag - N (A o W) N, N = diag(d^-1/2) if sym, else 1
+struct Solve {
+  Csr g;
+  DType dtype;  // float or double
+  int threads;
+  int64_t R, D;
+  const void* x;     // A [N, R, D]
+  const void* diag;  // A [RD, N], RD = 1 or R; null: diag_value everywhere
+  double diag_value;
+  int64_t RD;
+  const void* c;  // A [RC, N], RC = 1 or R: W = c_i + c_j
+  int64_t RC;
+  const void* edge;  // A [E]: W = e_ij = e_ji
+  double scale;      // W, with c and edge null; else 1
+  bool sym;
+  double tol;  // of |X - M F| / |X|, for each column
+  int64_t max_iter;
+  void* f;                 // A [N, R, D], result
+  int64_t iterations = 0;  // result: the most of any column
+  double residual = 0;     // result: the largest |X - M F| / |X| of a column, NaN if one is not finite
+  double curvature = 1;    // result: <p, M p> if that was not positive for some p, and nothing else was computed
+};
+
 struct KernelTable {
   const char* name;
   void (*ada_propagate_forward)(AdaPropagateForward&);
@@ -152,6 +175,7 @@ struct KernelTable {
   void (*denoising_energy)(const DenoisingEnergy&);
   void (*edge_dot)(const EdgeDot&);
   void (*row_sum)(const RowSum&);
+  void (*solve)(Solve&);
   int64_t (*padded_width)(DType, int64_t D);  // values a row of D columns takes in a kept table
 };
 

@@ -1,0 +1,407 @@
+// Conjugate gradients for M F = X, M = diag - N (A o W) N; the labels are those of docs/math.md.
+//
+// As in ada_propagate.h a table holds u = N F, so that the matrix is D - A o W with D = diag / N^2, one step of the
+// step kernel. Every column has its own step lengths. An iteration is two passes over blocks of rows: the step with the
+// products of what it has just written, and one update of u, r and p, for which (C3) gives beta in advance.
+#pragma once
+
+#include <cmath>
+
+#include "ugnn/ops.h"
+#include "ugnn/slices.h"
+
+namespace ugnn {
+namespace UGNN_ISA {
+
+constexpr int64_t kSumRows = 256;  // rows of a block, over which products are summed
+
+// Tables [N, ld] of one slice. Behind the columns of u and p lies c_i where the step kernel wants it.
+template <class A>
+struct SolveTables {
+  A *u, *r, *p, *q;
+  const Factors<A>* norms;  // [N]: 1 / D, N^2
+};
+
+// Step lengths of each column; behind the columns alpha is 0 and beta 1, which keeps what lies there.
+template <class A>
+struct StepLengths {
+  A alpha[kMaxWidth<A>], beta[kMaxWidth<A>];
+};
+
+template <class A, int kLanes, int kVecs>
+struct SolveKernel {
+  using V = vec_t<A, kLanes>;
+  static constexpr int64_t kLd = kLanes * kVecs;
+
+  // Two sums over rows for each column, sums[2][kLd]. row(i, first, second) adds its terms; those of a few rows are
+  // added up in A, then in double.
+  template <class Row>
+  static UGNN_INLINE void sum_rows(int64_t begin, int64_t end, double* sums, Row row) {
+    constexpr int64_t kFew = 32;
+    for (int64_t d = 0; d < 2 * kLd; ++d) sums[d] = 0;
+    for (int64_t first = begin; first < end; first += kFew) {
+      const int64_t last = first + kFew < end ? first + kFew : end;
+      V few[2][kVecs] = {};
+      for (int64_t i = first; i < last; ++i) row(i, few[0], few[1]);
+      A values[2 * kLd];
+      UGNN_UNROLL
+      for (int v = 0; v < kVecs; ++v) {
+        store<kLanes>(values + v * kLanes, few[0][v]);
+        store<kLanes>(values + kLd + v * kLanes, few[1][v]);
+      }
+      for (int64_t d = 0; d < 2 * kLd; ++d) sums[d] += double(values[d]);
+    }
+  }
+
+  // <p, q> and <q, q / D> over rows [begin, end)
+  static void products(const SolveTables<A>& tables, int64_t begin, int64_t end, double* sums) {
+    const SolveTables<A> t = tables;
+    sum_rows(begin, end, sums, [&](int64_t i, V* pq, V* qq) __attribute__((always_inline)) {
+      const A inverse = t.norms[i].first;
+      UGNN_UNROLL
+      for (int v = 0; v < kVecs; ++v) {
+        const int64_t at = i * kLd + v * kLanes;
+        const V q = load<kLanes>(t.q + at);
+        pq[v] += load<kLanes>(t.p + at) * q;
+        qq[v] += inverse * q * q;
+      }
+    });
+  }
+
+  // u += alpha p, r -= alpha q, p = r / D + beta p; then <r, r / D> and <r, N^2 r>
+  static void update(const SolveTables<A>& tables, const StepLengths<A>& lengths, int64_t begin, int64_t end,
+                     double* sums) {
+    const SolveTables<A> t = tables;
+    sum_rows(begin, end, sums, [&](int64_t i, V* rz, V* rr) __attribute__((always_inline)) {
+      const Factors<A> norms = t.norms[i];
+      UGNN_UNROLL
+      for (int v = 0; v < kVecs; ++v) {
+        const int64_t at = i * kLd + v * kLanes;
+        const V alpha = load<kLanes>(lengths.alpha + v * kLanes), beta = load<kLanes>(lengths.beta + v * kLanes);
+        const V p = load<kLanes>(t.p + at), r = load<kLanes>(t.r + at) - alpha * load<kLanes>(t.q + at);
+        const V z = norms.first * r;
+        store<kLanes>(t.u + at, load<kLanes>(t.u + at) + alpha * p);
+        store<kLanes>(t.r + at, r);
+        store<kLanes>(t.p + at, z + beta * p);
+        rz[v] += z * r;
+        rr[v] += norms.second * r * r;
+      }
+    });
+  }
+};
+
+template <class A>
+struct SolveRun {
+  void (*products)(const SolveTables<A>&, int64_t begin, int64_t end, double* sums);
+  void (*update)(const SolveTables<A>&, const StepLengths<A>&, int64_t begin, int64_t end, double* sums);
+};
+
+template <class A>
+SolveRun<A> solve_kernel(int ld) {
+  return for_shape<A>(ld, [](auto shape) -> SolveRun<A> {
+    using Kernel = SolveKernel<A, decltype(shape)::kLanes, decltype(shape)::kVecs>;
+    return {Kernel::products, Kernel::update};
+  });
+}
+
+template <class A>
+StepRun<A> matrix_kernel(const Solve& a, int columns) {
+  if (a.edge) return step_kernel<A, Weighting::kEdge, true, Epilogue::kGeneral>(columns);
+  return forward_kernel<A>(a.g, a.c, columns);
+}
+
+// What the threads share, for slices of at most max_ld columns; rows in the order of the view.
+template <class A>
+struct SolveWork {
+  const View view;
+  int64_t blocks;
+  InView<A> c;
+  Buffer<A> tables;
+  Buffer<Factors<A>> factors, norms;
+  Buffer<A> inverse;  // 1 / N
+  Buffer<double> of_step, of_update;
+  Buffer<A> partial;
+
+  SolveWork(const Solve& a, int max_ld)
+      : view(a.g, a.g.N * max_ld * int64_t(sizeof(A)), !a.edge),
+        blocks((a.g.N + kSumRows - 1) / kSumRows),
+        c(view, static_cast<const A*>(a.c), a.RC),
+        tables(4 * a.g.N * max_ld),
+        factors(a.g.N),
+        norms(a.g.N),
+        inverse(a.g.N),
+        of_step(2 * blocks * max_ld),
+        of_update(2 * blocks * max_ld),
+        partial(2 * max_ld * HubPieces{view.g}.count()) {}
+};
+
+// One slice, as one of the threads sees it: all of them have the same sums and come to the same decisions.
+template <class A>
+class SolveSlice {
+ public:
+  int64_t iterations = 0;
+  double curvature = 1;  // <p, M p>, if it was not positive
+
+  SolveSlice(const Solve& a, SolveWork<A>& work, const Slice& slice, const Step<A>& step, RowSplit& split)
+      : a_(a),
+        work_(work),
+        slice_(slice),
+        x_(static_cast<const A*>(a.x) + slice.first),
+        step_(step),
+        split_(split),
+        run_(matrix_kernel<A>(a, slice.width)),
+        kernel_(solve_kernel<A>(slice.ld)) {
+    A* tables = work.tables.get();
+    t_ = {tables, tables + N_ * ld_, tables + 2 * N_ * ld_, tables + 3 * N_ * ld_, work.norms.get()};
+    if (a.c) step_.c = work.c.get() + (a.RC > 1 ? slice.r * N_ : 0);
+    step_.factors = work.factors.get();
+    step_.partial = work.partial.get();
+    step_.columns = slice.width;
+    step_.width = ld_;
+    step_.ldx = step_.ldo = ld_;
+    step_.out = t_.q;
+  }
+
+  // The recurrence for r drifts away from the residual, which is therefore computed when r is small enough: the columns
+  // that have not arrived start again from there.
+  void solve() {
+    prepare();
+    set_residual(true);
+    while (any_active_ && iterations < a_.max_iter) {
+      while (any_active_ && iterations < a_.max_iter) {
+        multiply(t_.p);
+        if (!set_lengths()) return;
+        pass(work_.of_update.get(),
+             [&](int64_t begin, int64_t end, double* sums) { kernel_.update(t_, lengths_, begin, end, sums); });
+        ++iterations;
+        any_active_ = false;
+        for (int d = 0; d < slice_.width; ++d) {
+          gamma_[d] = total_[d];
+          active_[d] = active_[d] && total_[ld_ + d] > a_.tol * a_.tol * size_[d];
+          any_active_ |= active_[d];
+        }
+      }
+      multiply(t_.u);
+      set_residual(false);
+    }
+    finish();
+  }
+
+  // the largest |X - M F| / |X| of a column, NaN if one is not finite
+  double residual() const {
+    double largest = 0;
+    for (int d = 0; d < slice_.width && largest == largest; ++d) {
+      const double relative = size_[d] == 0 ? 0 : std::sqrt(rr_[d] / size_[d]);
+      if (!(relative <= largest)) largest = relative;
+    }
+    return largest;
+  }
+
+ private:
+  using V = vec_t<A, kBlock>;
+  static constexpr int kMax = kMaxWidth<A>;
+
+  // body(begin, end, sums of this block) for all blocks of rows; then total_ has the sums of all
+  template <class Body>
+  void pass(double* sums, Body body) {
+    split_.for_rows(omp_get_thread_num(), [&](int64_t first, int64_t last) {
+      // a block belongs to the share that has its first row
+      const int64_t stop = (last + kSumRows - 1) / kSumRows;
+      for (int64_t block = (first + kSumRows - 1) / kSumRows; block < stop; ++block) {
+        const int64_t begin = block * kSumRows, end = begin + kSumRows < N_ ? begin + kSumRows : N_;
+        body(begin, end, sums + block * 2 * ld_);
+      }
+    });
+    split_.wait();
+    for (int d = 0; d < 2 * ld_; ++d) total_[d] = 0;
+    for (int64_t block = 0; block < work_.blocks; ++block) {
+      for (int d = 0; d < 2 * ld_; ++d) total_[d] += sums[block * 2 * ld_ + d];
+    }
+  }
+
+  // q = M table, and the products of a block while it is in cache. Hubs first, so that a block has all of its rows.
+  void multiply(const A* table) {
+    step_.table = step_.x = table;
+    if (a_.g.H) {
+      int64_t begin, end;
+      even_share(HubPieces{work_.view.g}.count(), begin, end);
+      run_(step_, Part::kPieces, begin, end);
+      split_.wait();
+      even_share(a_.g.H, begin, end);
+      run_(step_, Part::kHubs, begin, end);
+      split_.wait();
+    }
+    pass(work_.of_step.get(), [&](int64_t begin, int64_t end, double* sums) {
+      run_(step_, Part::kRows, begin, end);
+      kernel_.products(t_, begin, end, sums);
+    });
+  }
+
+  // (C2), (C3): the step lengths of the active columns, 0 for the others; false if M is not positive definite
+  bool set_lengths() {
+    for (int d = 0; d < slice_.width; ++d) {
+      const double pq = total_[d], qq = total_[ld_ + d];
+      lengths_.alpha[d] = lengths_.beta[d] = 0;
+      if (!active_[d]) continue;
+      if (pq <= 0) {
+        curvature = pq;
+        return false;
+      }
+      const double alpha = gamma_[d] / pq, beta = alpha * (qq / pq) - 1;
+      lengths_.alpha[d] = A(alpha);
+      lengths_.beta[d] = beta > 0 ? A(beta) : A(0);
+    }
+    return true;
+  }
+
+  // The matrix, and for each column a power of two that brings x near 1, as squares of very small or large values would
+  // leave the range of numbers; NaN for a column that is not finite, which makes all of its result NaN.
+  void prepare() {
+    const A* diag = a_.diag ? static_cast<const A*>(a_.diag) + (a_.RD > 1 ? slice_.r * N_ : 0) : nullptr;
+    double* sums = work_.of_step.get();
+    pass(sums, [&](int64_t begin, int64_t end, double* of_block) {
+      V largest[(kMax + kBlock - 1) / kBlock] = {}, zero[(kMax + kBlock - 1) / kBlock] = {};
+      for (int64_t p = begin; p < end; ++p) {
+        const int64_t i = work_.view.user_row(p);
+        const A degree = a_.sym && a_.g.degree[i] > 0 ? degree_of<A>(a_.g, i) : A(1);
+        const A scaled = (diag ? diag[i] : A(a_.diag_value)) * degree;
+        work_.factors.get()[p] = {-A(a_.scale), scaled};
+        work_.norms.get()[p] = {1 / scaled, 1 / degree};
+        work_.inverse.get()[p] = std::sqrt(degree);
+        for_columns(slice_, [&](int d, const Tail<kBlock>& columns, const Tail<kBlock>&) {
+          const V value = load_first<kBlock>(x_ + i * ldx_ + d, columns), size = value < 0 ? -value : value;
+          largest[d / kBlock] = size > largest[d / kBlock] ? size : largest[d / kBlock];
+          zero[d / kBlock] += 0 * value;
+        });
+      }
+      for (int d = 0; d < ld_; ++d) {
+        of_block[d] = double(largest[d / kBlock][d % kBlock]);
+        of_block[ld_ + d] = double(zero[d / kBlock][d % kBlock]);
+      }
+    });
+    for (int d = 0; d < slice_.width; ++d) {
+      double largest = 0;
+      for (int64_t block = 0; block < work_.blocks; ++block) {
+        const double of_block = sums[block * 2 * ld_ + d];
+        largest = of_block > largest ? of_block : largest;
+      }
+      constexpr int kMost = sizeof(A) == 4 ? 120 : 1000;
+      int exponent = 0;
+      std::frexp(largest, &exponent);
+      exponent = exponent > kMost ? kMost : exponent < -kMost ? -kMost : exponent;
+      scale_[d] = total_[ld_ + d] == 0 ? A(std::ldexp(1.0, -exponent)) : A(NAN);
+    }
+  }
+
+  // r = X / N - M u, p = r / D. At first u is 0; later q must be M u.
+  void set_residual(bool first) {
+    for (int d = 0; d < ld_; ++d) {
+      lengths_.alpha[d] = 0;
+      lengths_.beta[d] = d < slice_.width ? 0 : 1;
+    }
+    const A* c_behind = a_.c && c_in_row<A>(a_.g, slice_.width) ? step_.c : nullptr;
+    pass(work_.of_update.get(), [&](int64_t begin, int64_t end, double* sums) {
+      for (int64_t i = begin; i < end; ++i) {
+        for_columns(slice_, [&](int d, const Tail<kBlock>& columns, const Tail<kBlock>& stored) {
+          const int64_t at = i * ld_ + d;
+          if (first) {
+            const V u = c_behind ? first_or<A, kBlock>(V{}, c_behind[i], columns) : V{};
+            store_first<kBlock>(t_.u + at, u, stored);
+            store_first<kBlock>(t_.p + at, u, stored);
+            store_first<kBlock>(t_.q + at, V{}, stored);
+          }
+          const V x = load_first<kBlock>(x_ + work_.view.user_row(i) * ldx_ + d, columns) * load<kBlock>(scale_ + d);
+          const V r = work_.inverse.get()[i] * x - load_first<kBlock>(t_.q + at, stored);
+          store_first<kBlock>(t_.r + at, first_or<A, kBlock>(r, A(0), columns), stored);
+        });
+      }
+      kernel_.update(t_, lengths_, begin, end, sums);
+    });
+    any_active_ = false;
+    for (int d = 0; d < slice_.width; ++d) {
+      const double before = first ? INFINITY : rr_[d];
+      gamma_[d] = total_[d];
+      rr_[d] = total_[ld_ + d];
+      if (first) size_[d] = rr_[d];
+      // a start that did not halve the residual has met the limit of rounding
+      active_[d] = rr_[d] > a_.tol * a_.tol * size_[d] && rr_[d] < before / 4;
+      any_active_ |= active_[d];
+    }
+  }
+
+  // F = u / N
+  void finish() {
+    A* f = static_cast<A*>(a_.f) + slice_.first;
+    A back[kMax + kBlock] = {};
+    for (int d = 0; d < slice_.width; ++d) back[d] = 1 / scale_[d];
+    pass(work_.of_update.get(), [&](int64_t begin, int64_t end, double*) {
+      for (int64_t i = begin; i < end; ++i) {
+        for_columns(slice_, [&](int d, const Tail<kBlock>& columns, const Tail<kBlock>&) {
+          const V u = load_first<kBlock>(t_.u + i * ld_ + d, columns);
+          store_first<kBlock>(f + work_.view.user_row(i) * ldx_ + d,
+                              work_.inverse.get()[i] * u * load<kBlock>(back + d), columns);
+        });
+      }
+    });
+  }
+
+  const Solve& a_;
+  SolveWork<A>& work_;
+  const Slice slice_;
+  const int64_t N_ = a_.g.N, ld_ = slice_.ld, ldx_ = a_.R * a_.D;
+  const A* const x_;
+  Step<A> step_;
+  RowSplit& split_;
+  const StepRun<A> run_;
+  const SolveRun<A> kernel_;
+  SolveTables<A> t_;
+  StepLengths<A> lengths_;
+  double total_[2 * kMax];
+  // of each column
+  A scale_[kMax + kBlock] = {};
+  double size_[kMax];   // |X|^2
+  double gamma_[kMax];  // <r, r / D>
+  double rr_[kMax];     // |r|^2 of the last true residual
+  bool active_[kMax];   // has not arrived
+  bool any_active_ = true;
+};
+
+template <class A>
+void solve(Solve& a) {
+  // one matrix for all replicas: their columns are as good as one replica's
+  const bool one_matrix = a.RC == 1 && a.RD == 1;
+  const Slices<A> slices = one_matrix ? Slices<A>{1, a.R * a.D} : Slices<A>{a.R, a.D};
+  const int max_ld = slices.max_ld();
+  SolveWork<A> work(a, max_ld);
+  Step<A> step;
+  step.g = work.view.g;
+  step.prefetch = work.view.prefetch;
+  step.ascending = work.view.order;
+  step.edge = static_cast<const A*>(a.edge);
+  RowSplit split;
+  split_rows(useful_threads(a.threads, (a.g.E + kRowCost * a.g.N) * max_ld), work.view.g, split);
+
+#pragma omp parallel num_threads(split.threads)
+  {
+    check_team(work.view.g, split);
+    int64_t begin, end;
+    even_share(a.g.N, begin, end);
+    work.c.fill(begin, end, a.RC);
+    split.wait();
+    bool definite = true;
+    for (int64_t number = 0; number < slices.count() && definite; ++number) {
+      SolveSlice<A> slice(a, work, slices.at(number), step, split);
+      slice.solve();
+      definite = slice.curvature > 0;
+      if (omp_get_thread_num() == 0) {
+        a.iterations = slice.iterations > a.iterations ? slice.iterations : a.iterations;
+        const double residual = slice.residual();
+        if (a.residual == a.residual && !(residual <= a.residual)) a.residual = residual;
+        a.curvature = slice.curvature;
+      }
+    }
+  }
+}
+
+}  // namespace UGNN_ISA
+}  // namespace ugnn
