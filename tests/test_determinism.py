@@ -154,7 +154,7 @@ def test_fewer_threads_than_asked_for(limit, cpu):
         outputs = [
             uf.ada_propagate(g, x, c, 3, backend=backend), uf.propagate(g, x, 3, backend=backend),
             uf.neighbor_var(g, x, backend=backend), uf.ada_c(g, x, torch.ones(16), 2.0, backend=backend),
-            uf.denoising_energy(g, x, 2 * x, c, backend=backend),
+            uf.denoising_energy(g, x, 2 * x, c, backend=backend), uf.ada_solve(g, x, c, backend=backend),
         ]
         loss = sum(out.square().mean().sqrt() for out in outputs)
         grads = torch.autograd.grad(loss, (x, c))
