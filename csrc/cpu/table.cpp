@@ -8,10 +8,19 @@ namespace UGNN_ISA {
 #define UGNN_NAME(name) UGNN_STRING(name)
 
 extern const KernelTable table;
-const KernelTable table = {UGNN_NAME(UGNN_ISA),   ada_propagate_forward_any, ada_propagate_backward_any,
-                           propagate_forward_any, neighbor_stat_any,         neighbor_var_backward_any,
-                           local_smoothness_any,  denoising_energy_any,      edge_dot_any,
-                           row_sum_any,           padded_width_any};
+const KernelTable table = {UGNN_NAME(UGNN_ISA),
+                           ada_propagate_forward_any,
+                           ada_propagate_backward_any,
+                           propagate_forward_any,
+                           neighbor_stat_any,
+                           neighbor_var_backward_any,
+                           gat_aggregate_forward_any,
+                           gat_aggregate_backward_any,
+                           local_smoothness_any,
+                           denoising_energy_any,
+                           edge_dot_any,
+                           row_sum_any,
+                           padded_width_any};
 
 }  // namespace UGNN_ISA
 }  // namespace ugnn
