@@ -110,7 +110,7 @@ def check_seeds(seed: Any, H: int) -> Tensor | None:
             raise TypeError(f"seed must be an int64 tensor [R] on cpu, got {seed.dtype} {shape(seed)} on {seed.device}")
         seeds = seed
     else:
-        values = [seed] if isinstance(seed, Integral) else list(seed) if isinstance(seed, Sequence) else [None]
+        values: list[Any] = list(seed) if isinstance(seed, Sequence) else [seed]
         for value in values:
             if isinstance(value, bool) or not isinstance(value, Integral):
                 raise TypeError(f"seed must be an int or a sequence of ints, got {seed!r}")

@@ -2,5 +2,6 @@
 
 from ugnn_fast.nn.ada_ugnn import AdaUGNN
 from ugnn_fast.nn.appnp import APPNP
+from ugnn_fast.nn.gat import GAT, GATLayer
 
-__all__ = ["APPNP", "AdaUGNN"]
+__all__ = ["APPNP", "GAT", "AdaUGNN", "GATLayer"]

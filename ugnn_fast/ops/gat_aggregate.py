@@ -3,7 +3,7 @@
 import torch
 
 from ugnn_fast._library import GRAPH, define, no_double_backward
-from ugnn_fast.ops._native_call import DTYPES, acc_dtype, coefficients, csr, native, pointer, storage
+from ugnn_fast.ops._native_call import DTYPES, acc_dtype, coefficients, csr, native, storage
 
 
 def _seeds(seeds):
@@ -57,9 +57,7 @@ class _GatAggregate(torch.autograd.Function):
     def backward(ctx, grad):
         x, att_src, att_dst, lse, seeds = ctx.saved_tensors
         slope, dropout, backend = ctx.constants
-        grads = gat_aggregate_backward(
-            ctx.graph, x, att_src, att_dst, lse, grad, slope, dropout, seeds, backend
-        )
+        grads = gat_aggregate_backward(ctx.graph, x, att_src, att_dst, lse, grad, slope, dropout, seeds, backend)
         return None, None, *grads, None, None, None, None
 
 

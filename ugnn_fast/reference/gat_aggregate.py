@@ -30,6 +30,6 @@ def attention_mask(i: Tensor, j: Tensor, H: int, dropout: float, seeds: Tensor) 
     heads = H // len(seeds)
     masks = []
     for seed in seeds:
-        words = [torch.stack(philox(seed, i, j, quad, ATTENTION), 1) for quad in range(-(-heads // 4))]
+        words = [torch.stack(philox(seed, i, j, quad, ATTENTION), 1) for quad in range(heads // 4 + 1)]
         masks.append(torch.cat(words, 1)[:, :heads] >= keep_from(dropout))
     return torch.cat(masks, 1)
