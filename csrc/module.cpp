@@ -87,6 +87,25 @@ void neighbor_var_backward(const Csr& g, int dtype, int threads, int64_t R, int6
   kernels().neighbor_var_backward(a);
 }
 
+void gat_aggregate_forward(const Csr& g, int dtype, int threads, int64_t H, int64_t D, uint64_t x, uint64_t src,
+                           uint64_t dst, double slope, double drop, uint64_t seeds, int64_t R, uint64_t y,
+                           uint64_t lse) {
+  const GatAggregateForward a{g,    DType(dtype),       threads, H,     D,      at(x), at(src), at(dst), slope,
+                              drop, at<int64_t>(seeds), R,       at(y), at(lse)};
+  py::gil_scoped_release release;
+  kernels().gat_aggregate_forward(a);
+}
+
+void gat_aggregate_backward(const Csr& g, int dtype, int threads, int64_t H, int64_t D, uint64_t x, uint64_t src,
+                            uint64_t dst, uint64_t lse, double slope, double drop, uint64_t seeds, int64_t R,
+                            uint64_t grad, uint64_t grad_x, uint64_t grad_src, uint64_t grad_dst) {
+  const GatAggregateBackward a{
+      g,    DType(dtype),       threads, H,        D,          at(x),        at(src),     at(dst), at(lse), slope,
+      drop, at<int64_t>(seeds), R,       at(grad), at(grad_x), at(grad_src), at(grad_dst)};
+  py::gil_scoped_release release;
+  kernels().gat_aggregate_backward(a);
+}
+
 void local_smoothness(const Csr& g, int threads, uint64_t labels, uint64_t out) {
   const LocalSmoothness a{g, threads, at<int64_t>(labels), at<float>(out)};
   py::gil_scoped_release release;
@@ -154,6 +173,8 @@ PYBIND11_MODULE(_C, m) {
   m.def("propagate_forward", &propagate_forward);
   m.def("neighbor_stat", &neighbor_stat);
   m.def("neighbor_var_backward", &neighbor_var_backward);
+  m.def("gat_aggregate_forward", &gat_aggregate_forward);
+  m.def("gat_aggregate_backward", &gat_aggregate_backward);
   m.def("local_smoothness", &local_smoothness);
   m.def("denoising_energy", &denoising_energy);
   m.def("edge_dot", &edge_dot);

@@ -64,6 +64,11 @@ CALLS = {
     "neighbor_var": (uf.neighbor_var, (("N", 7),)),
     "ada_c": (lambda g, x, w, b: uf.ada_c(g, x, w, 9.0, bias=b), (("N", 2, 7), (2, 7), (2,))),
     "ada_c_mean": (lambda g, x, w: uf.ada_c(g, x, w, 9.0, bias=0.5, stat="mean"), (("N", 7), (7,))),
+    "gat_aggregate": (uf.gat_aggregate, (("N", 3, 7), ("N", 3), ("N", 3))),
+    "gat_aggregate_dropout": (
+        lambda g, x, src, dst: uf.gat_aggregate(g, x, src, dst, dropout=0.4, seed=[5, 6]),
+        (("N", 4, 7), ("N", 4), ("N", 4)),
+    ),
     "denoising_energy": (uf.denoising_energy, (("N", 7), ("N", 7), ("N",))),
     "ada_ugnn": (ada_ugnn, (("N", 12), (12, 7), (7,))),
 }

@@ -62,6 +62,10 @@ OPERATORS = {
     "neighbor_var": (uf.neighbor_var, ()),
     "ada_c": (lambda g, x, w, b: uf.ada_c(g, x, w, 9.0, bias=b), (("D",), (1,))),
     "ada_c_mean": (lambda g, x, w, b: uf.ada_c(g, x, w, 9.0, bias=b, stat="mean"), (("D",), (1,))),
+    "gat_aggregate": (
+        lambda g, x, src, dst: uf.gat_aggregate(g, x[:, None].tile(1, 3, 1), src, dst, dropout=0.5, seed=1),
+        ((N, 3), (N, 3)),
+    ),
     "denoising_energy": (lambda g, x, c: uf.denoising_energy(g, x, x.detach().flip(0), c), ((N,),)),
 }
 
@@ -155,6 +159,7 @@ def test_fewer_threads_than_asked_for(limit, cpu):
             uf.ada_propagate(g, x, c, 3, backend=backend), uf.propagate(g, x, 3, backend=backend),
             uf.neighbor_var(g, x, backend=backend), uf.ada_c(g, x, torch.ones(16), 2.0, backend=backend),
             uf.denoising_energy(g, x, 2 * x, c, backend=backend), uf.ada_solve(g, x, c, backend=backend),
+            uf.gat_aggregate(g, x.view(N, 2, 8), x[:, :2], x[:, 2:4], dropout=0.5, seed=1, backend=backend),
         ]
         loss = sum(out.square().mean().sqrt() for out in outputs)
         grads = torch.autograd.grad(loss, (x, c))

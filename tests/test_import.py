@@ -50,6 +50,7 @@ h.sum().backward()
 for function in (uf.neighbor_var, uf.neighbor_mean):
     assert function(g, x).shape == x.shape
 assert uf.ada_c(g, x, torch.ones(1), 2.0).shape == (4,)
+assert uf.gat_aggregate(g, x[:, None], x, x, dropout=0.5, seed=1).shape == (4, 1, 1)
 assert uf.propagate(g, x, 2, out="all").shape == (3, 4, 1)
 assert uf.denoising_energy(g, x, x, c).item() > 0
 assert uf.local_smoothness(g, torch.tensor([0, 0, 1, 1]))[1] == 0.5
@@ -140,8 +141,8 @@ def test_all_public_names_of_the_operators_exist():
     import ugnn_fast as uf
 
     assert set(uf.__all__) >= {
-        "Backend", "Graph", "ada_c", "ada_propagate", "backends", "denoising_energy", "local_smoothness",
-        "neighbor_mean", "neighbor_var", "propagate", "set_checks",
+        "Backend", "Graph", "ada_c", "ada_propagate", "backends", "denoising_energy", "gat_aggregate",
+        "local_smoothness", "neighbor_mean", "neighbor_var", "propagate", "set_checks",
     }  # fmt: skip
     for name in uf.__all__:
         assert getattr(uf, name).__doc__ or name == "__version__"

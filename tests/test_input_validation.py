@@ -31,6 +31,7 @@ class On:
         self.mean = functools.partial(uf.neighbor_mean, G, backend=backend)
         self.var = functools.partial(uf.neighbor_var, G, backend=backend)
         self.ada_c = functools.partial(uf.ada_c, G, backend=backend)
+        self.gat = functools.partial(uf.gat_aggregate, G, backend=backend)
         self.energy = functools.partial(uf.denoising_energy, G, backend=backend)
         self.smooth = functools.partial(uf.local_smoothness, G, backend=backend)
 
@@ -193,6 +194,7 @@ FUNCTIONS = {
     "neighbor_mean": lambda f: f.mean(X),
     "neighbor_var": lambda f: f.var(X),
     "ada_c": lambda f: f.ada_c(X, W, 1.0),
+    "gat_aggregate": lambda f: f.gat(XR, XR[..., 0], XR[..., 0]),
     "local_smoothness": lambda f: f.smooth(LABELS),
     "denoising_energy": lambda f: f.energy(X, X, 1.0),
 }

@@ -52,6 +52,10 @@ def all_operators(g, D, dtype):
     compare("ada_solve", dtype, lambda x, c, **o: uf.ada_solve(g, x, c, tol=tol_of(x), **o), x, c)
     compare("neighbor_var", dtype, lambda x, **o: uf.neighbor_var(g, x, **o), x)
     compare("ada_c", dtype, lambda x, w, **o: uf.ada_c(g, x, w, 3.0, **o), x, weight)
+    heads = x.reshape(N, 1, D).tile(1, 3, 1)
+    scores = torch.randn(2, N, 3).to(number)
+    gat = lambda x, src, dst, **o: uf.gat_aggregate(g, x, src, dst, dropout=0.3, seed=D, **o)
+    compare("gat_aggregate", dtype, gat, heads, *scores)
     compare("energy", dtype, lambda x, c, **o: uf.denoising_energy(g, x, 0 * x, c, **o), x, c)
 
 for D in range(1, 71):
@@ -107,6 +111,12 @@ for name in ("chain", "weighted_no_self_loops"):
         ):
             out.backward(cotangent)
         uf.ada_c(g, x, weight, 1.0).sum().backward()
+        H = 1 + D % 9
+        heads, src, dst = (at_the_edge(torch.rand(shape).to(t)) for shape, t in (
+            ((N, H, D), dtype), ((N, H), number), ((N, H), number)))
+        for leaf in (heads, src, dst):
+            leaf.requires_grad_()
+        uf.gat_aggregate(g, heads, src, dst, dropout=0.3, seed=1).sum().backward()
         uf.denoising_energy(g, x, x.detach(), c).backward()
 print("done")
 """

@@ -16,6 +16,7 @@ OPS = (
     "neighbor_var",
     "neighbor_mean",
     "ada_c",
+    "gat_aggregate",
     "local_smoothness",
     "denoising_energy",
 )

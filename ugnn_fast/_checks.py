@@ -1,6 +1,7 @@
 """Checks of arguments, with errors that name the argument, what was expected and what came."""
 
 import math
+from collections.abc import Sequence
 from numbers import Integral, Real
 from typing import Any
 
@@ -105,6 +106,38 @@ def check_count(value: Any, name: str, low: int) -> int:
     if value < low:
         raise ValueError(f"{name} must be >= {low}, got {value}")
     return int(value)
+
+
+def check_share(value: Any, name: str) -> float:
+    """A probability of losing something, 0 <= p < 1."""
+    p = check_number(value, name, low=0.0)
+    if p >= 1:
+        raise ValueError(f"{name} must be < 1, got {value}")
+    return p
+
+
+def check_seeds(seed: Any, H: int) -> Tensor | None:
+    """Seeds as int64 [R] on the CPU, R a divisor of H; None for None."""
+    if seed is None:
+        return None
+    if isinstance(seed, Tensor):
+        if seed.dtype != torch.int64 or seed.dim() != 1 or seed.device.type != "cpu":
+            raise TypeError(f"seed must be an int64 tensor [R] on cpu, got {seed.dtype} {shape(seed)} on {seed.device}")
+        seeds = seed
+    else:
+        values: list[Any] = list(seed) if isinstance(seed, Sequence) else [seed]
+        for value in values:
+            if isinstance(value, bool) or not isinstance(value, Integral):
+                raise TypeError(f"seed must be an int or a sequence of ints, got {seed!r}")
+            if not -(2**63) <= int(value) < 2**64:
+                raise ValueError(f"seed must fit in 64 bits, got {value}")
+        # the kernels read the bits as unsigned
+        signed = [int(value) - 2**64 if int(value) >= 2**63 else int(value) for value in values]
+        seeds = torch.tensor(signed, dtype=torch.int64, device="cpu")
+    R = seeds.shape[0]
+    if R == 0 or H % R:
+        raise ValueError(f"seed must be one seed, or R of them with R a divisor of H = {H}, got {R}")
+    return seeds
 
 
 def check_steps(steps: Any) -> int:

@@ -9,7 +9,7 @@ docs/math.md derives them and their gradients.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -25,6 +25,8 @@ from ugnn_fast._checks import (
     check_graph,
     check_nodes,
     check_number,
+    check_seeds,
+    check_share,
     check_steps,
     node_shapes,
     shape,
@@ -203,6 +205,50 @@ def ada_c(
             g, _reference_storage(x), weight, s, bias if bias is None or x.dim() == 3 else bias[0], stat
         )
     return ops.ada_c(g.tensors(), x, weight.expand(x.shape[1:]), bias, s, stat, False, chosen)
+
+
+def gat_aggregate(
+    g: Graph,
+    x: Tensor,
+    att_src: Tensor,
+    att_dst: Tensor,
+    *,
+    negative_slope: float = 0.2,
+    dropout: float = 0.0,
+    seed: int | Sequence[int] | Tensor | None = None,
+    backend: str = "auto",
+) -> Tensor:
+    """Aggregation of GAT (Velickovic et al. 2018), with the attention of every entry rebuilt from two scores per node.
+
+        y_i = sum_j mask_ij / (1 - q) alpha_ij x_j,   alpha_ij = softmax over j of LeakyReLU(att_dst_i + att_src_j)
+
+    for each head, over the stored entries of row i (the self loop too, if the graph has it); 0 for a row without
+    entries. Edge weights are not used, as in torch_geometric's GATConv without edge_attr. x: [N, H, D]; att_src,
+    att_dst: [N, H], float32 (float64 beside a float64 x). Returns y in the shape and dtype of x; gradients for x,
+    att_src and att_dst. negative_slope: of LeakyReLU, >= 0. dropout: q, the share of the entries that each head loses.
+
+    seed: of the mask, a 64-bit integer; None draws one from torch's default generator. R seeds (integers, or an int64
+    tensor [R]; R divides H) are for R models side by side: heads r H / R to (r + 1) H / R - 1 get the mask that a call
+    on them alone would get with seed r.
+    """
+    check_graph(g)
+    check_nodes(g, x)
+    if x.dim() != 3:
+        raise ValueError(f"x must be [N, H, D], got {shape(x)}")
+    H = x.shape[1]
+    for name, scores in (("att_src", att_src), ("att_dst", att_dst)):
+        check_coefficient(g, x, scores, name, {"[N, H]": (g.num_nodes, H)})
+    slope = check_number(negative_slope, "negative_slope", low=0.0)
+    dropout = check_share(dropout, "dropout")
+    seeds = check_seeds(seed, H)
+    if dropout == 0:
+        seeds = None
+    elif seeds is None:
+        seeds = torch.randint(-(2**63), 2**63 - 1, (1,), dtype=torch.int64, device="cpu")
+    chosen = choose("gat_aggregate", backend, x)
+    if chosen == "reference" or x.numel() == 0:
+        return reference.gat_aggregate(g, _reference_storage(x), att_src, att_dst, slope, dropout, seeds)
+    return ops.gat_aggregate(g.tensors(), x, att_src, att_dst, slope, dropout, seeds, chosen)
 
 
 def local_smoothness(g: Graph, labels: Tensor, *, backend: str = "auto") -> Tensor:

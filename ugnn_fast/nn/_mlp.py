@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ugnn_fast._checks import check_device, check_number, shape
+from ugnn_fast._checks import check_device, check_share, shape
 from ugnn_fast.graph import Graph
 from ugnn_fast.nn._sparse import sparse_product, structure_of
 
@@ -109,10 +109,7 @@ def check_size(value: Any, name: str) -> int:
 
 
 def check_dropout(value: Any) -> float:
-    p = check_number(value, "dropout", low=0.0)
-    if p >= 1:
-        raise ValueError(f"dropout must be < 1, got {p}")
-    return p
+    return check_share(value, "dropout")
 
 
 def _linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ from ugnn_fast.ops._native_call import empty_cache, storage
 from ugnn_fast.ops.ada_c import STATS, ada_c
 from ugnn_fast.ops.ada_propagate import ada_propagate
 from ugnn_fast.ops.denoising_energy import edge_energy
+from ugnn_fast.ops.gat_aggregate import gat_aggregate
 from ugnn_fast.ops.local_smoothness import local_smoothness
 from ugnn_fast.ops.neighbor_var import neighbor_var
 from ugnn_fast.ops.propagate import propagate
@@ -18,6 +19,7 @@ __all__ = [
     "check_solution",
     "edge_energy",
     "empty_cache",
+    "gat_aggregate",
     "local_smoothness",
     "neighbor_var",
     "propagate",

@@ -7,6 +7,7 @@ compiled. 16-bit inputs are computed in float32 and rounded once at the end.
 from ugnn_fast.reference.ada_c import ada_c
 from ugnn_fast.reference.ada_propagate import ada_propagate
 from ugnn_fast.reference.denoising_energy import denoising_energy
+from ugnn_fast.reference.gat_aggregate import gat_aggregate
 from ugnn_fast.reference.local_smoothness import local_smoothness
 from ugnn_fast.reference.neighbor_var import neighbor_mean, neighbor_var
 from ugnn_fast.reference.propagate import propagate
@@ -16,6 +17,7 @@ __all__ = [
     "ada_c",
     "ada_propagate",
     "denoising_energy",
+    "gat_aggregate",
     "local_smoothness",
     "neighbor_mean",
     "neighbor_var",

@@ -19,6 +19,8 @@ void ada_propagate_backward_any(const AdaPropagateBackward&);
 void propagate_forward_any(const PropagateForward&);
 void neighbor_stat_any(const NeighborStat&);
 void neighbor_var_backward_any(const NeighborVarBackward&);
+void gat_aggregate_forward_any(const GatAggregateForward&);
+void gat_aggregate_backward_any(const GatAggregateBackward&);
 void local_smoothness_any(const LocalSmoothness&);
 void denoising_energy_any(const DenoisingEnergy&);
 void edge_dot_any(const EdgeDot&);

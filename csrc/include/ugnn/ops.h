@@ -104,6 +104,43 @@ struct NeighborVarBackward {
   void* grad_x;      // T [N, R, D]
 };
 
+// y_i = sum_j mask_ij / (1 - q) alpha_ij x_j, alpha_ij the softmax over row i of LeakyReLU(dst_i + src_j), for each
+// head
+struct GatAggregateForward {
+  Csr g;  // its weights are not used
+  DType dtype;
+  int threads;
+  int64_t H, D;
+  const void* x;    // T [N, H, D]
+  const void* src;  // A [N, H]
+  const void* dst;  // A [N, H]
+  double slope;
+  double drop;           // q; 0: no mask
+  const int64_t* seeds;  // [R], H / R heads each
+  int64_t R;
+  void* y;    // T [N, H, D]
+  void* lse;  // A [N, H]: log sum_j exp LeakyReLU(dst_i + src_j)
+};
+
+struct GatAggregateBackward {
+  Csr g;
+  DType dtype;
+  int threads;
+  int64_t H, D;
+  const void* x;    // T [N, H, D]
+  const void* src;  // A [N, H]
+  const void* dst;  // A [N, H]
+  const void* lse;  // A [N, H]
+  double slope;
+  double drop;
+  const int64_t* seeds;
+  int64_t R;
+  const void* grad;  // T [N, H, D], of y
+  void* grad_x;      // T [N, H, D]
+  void* grad_src;    // A [N, H]
+  void* grad_dst;    // A [N, H]
+};
+
 struct LocalSmoothness {
   Csr g;
   int threads;
@@ -171,6 +208,8 @@ struct KernelTable {
   void (*propagate_forward)(const PropagateForward&);
   void (*neighbor_stat)(const NeighborStat&);
   void (*neighbor_var_backward)(const NeighborVarBackward&);
+  void (*gat_aggregate_forward)(const GatAggregateForward&);
+  void (*gat_aggregate_backward)(const GatAggregateBackward&);
   void (*local_smoothness)(const LocalSmoothness&);
   void (*denoising_energy)(const DenoisingEnergy&);
   void (*edge_dot)(const EdgeDot&);

@@ -266,6 +266,19 @@ UGNN_INLINE vec_t<A, 4> sum_lanes_of_four(vec_t<A, kLanes> v0, vec_t<A, kLanes> 
   }
 }
 
+// ---- 64-bit lanes that hold 32-bit words
+// the product of the lower half of each lane with a factor
+template <int kLanes>
+UGNN_INLINE vec_t<uint64_t, kLanes> multiply_low(vec_t<uint64_t, kLanes> v, uint32_t factor) {
+#if defined(__AVX512F__)
+  if constexpr (kLanes == 8) return (vec_t<uint64_t, 8>)_mm512_mul_epu32((__m512i)v, _mm512_set1_epi64(factor));
+#endif
+#if defined(__AVX2__)
+  if constexpr (kLanes == 4) return (vec_t<uint64_t, 4>)_mm256_mul_epu32((__m256i)v, _mm256_set1_epi64x(factor));
+#endif
+  return (v & 0xffffffffu) * factor;
+}
+
 // max(lo, min(v, hi)); NaN stays NaN
 template <class A, int kLanes>
 UGNN_INLINE vec_t<A, kLanes> clamp(vec_t<A, kLanes> v, A lo, A hi) {
