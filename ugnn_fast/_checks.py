@@ -114,10 +114,10 @@ def check_seeds(seed: Any, H: int) -> Tensor | None:
         for value in values:
             if isinstance(value, bool) or not isinstance(value, Integral):
                 raise TypeError(f"seed must be an int or a sequence of ints, got {seed!r}")
-            if not -(2**63) <= value < 2**64:
+            if not -(2**63) <= int(value) < 2**64:
                 raise ValueError(f"seed must fit in 64 bits, got {value}")
         # the kernels read the bits as unsigned
-        signed = [int(value) - 2**64 if value >= 2**63 else int(value) for value in values]
+        signed = [int(value) - 2**64 if int(value) >= 2**63 else int(value) for value in values]
         seeds = torch.tensor(signed, dtype=torch.int64, device="cpu")
     R = seeds.shape[0]
     if R == 0 or H % R:
