@@ -61,7 +61,7 @@ class Problem:
         self.ours = uf.nn.GATLayer(F, D, heads=H)
         self.theirs = GATConv(F, D, heads=H, add_self_loops=False)  # the graph has them
         with torch.no_grad():
-            self.theirs.lin.weight.copy_(self.ours.weight.t())
+            self.theirs.lin.weight.copy_(self.ours.linear.weight.t())
             self.theirs.att_src.copy_(self.ours.att_src[None])
             self.theirs.att_dst.copy_(self.ours.att_dst[None])
 
@@ -93,7 +93,7 @@ class Problem:
         if part == "aggregate":
             return [y.detach(), *torch.autograd.grad(y, [self.rows, *self.scores], self.grad)]
         module = self.ours if contender == OURS else self.theirs
-        weight = module.weight if contender == OURS else module.lin.weight
+        weight = module.linear.weight if contender == OURS else module.lin.weight
         grads = torch.autograd.grad(y, [weight, module.att_src, module.att_dst, module.bias], self.grad)
         H, D = self.ours.heads, self.ours.out_features
         weight = grads[0] if contender == OURS else grads[0].t()

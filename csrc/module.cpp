@@ -21,7 +21,8 @@ T* at(uint64_t address) {
 }
 
 Csr csr(uint64_t rowptr, uint64_t col, uint64_t weight, uint64_t degree, uint64_t hubs, uint64_t order,
-        uint64_t near_rowptr, uint64_t near_col, uint64_t near_weight, int64_t N, int64_t E, int64_t H, int64_t near) {
+        uint64_t near_rowptr, uint64_t near_col, uint64_t near_weight, int64_t N, int64_t E, int64_t H, int64_t near,
+        int64_t drop_seed, int64_t keep_from) {
   return Csr{at<int64_t>(rowptr),
              at<int32_t>(col),
              at<float>(weight),
@@ -33,7 +34,9 @@ Csr csr(uint64_t rowptr, uint64_t col, uint64_t weight, uint64_t degree, uint64_
              at<float>(near_weight),
              N,
              E,
-             H};
+             H,
+             uint64_t(drop_seed),
+             uint32_t(keep_from)};
 }
 
 CoefView coef(uint64_t values, int64_t row_stride, int64_t step_stride, double scale) {
@@ -112,6 +115,12 @@ void local_smoothness(const Csr& g, int threads, uint64_t labels, uint64_t out) 
   kernels().local_smoothness(a);
 }
 
+void kept_degree(const Csr& g, int threads, uint64_t degree) {
+  const KeptDegree a{g, threads, at<float>(degree)};
+  py::gil_scoped_release release;
+  kernels().kept_degree(a);
+}
+
 void denoising_energy(const Csr& g, int dtype, int threads, int64_t R, int64_t D, uint64_t f, uint64_t out) {
   const DenoisingEnergy a{g, DType(dtype), threads, R, D, at(f), at(out)};
   py::gil_scoped_release release;
@@ -142,6 +151,26 @@ py::tuple solve(const Csr& g, int dtype, int threads, int64_t R, int64_t D, uint
   return py::make_tuple(a.iterations, a.residual, a.curvature);
 }
 
+SparseRows sparse_rows(uint64_t rowptr, uint64_t col, uint64_t values, int64_t N, int64_t M, int64_t E) {
+  return SparseRows{at<int64_t>(rowptr), at<int32_t>(col), at(values), N, M, E};
+}
+
+void sparse_linear(const SparseRows& x, bool transposed, int dtype, int threads, int64_t R, int64_t D, uint64_t table,
+                   int64_t table_row, int64_t table_replica, uint64_t bias, double drop, uint64_t seeds, uint64_t out,
+                   int64_t out_row, int64_t out_replica) {
+  const SparseLinear a{x,    transposed,         DType(dtype), threads,       R,
+                       D,    at(table),          table_row,    table_replica, at(bias),
+                       drop, at<int64_t>(seeds), at(out),      out_row,       out_replica};
+  py::gil_scoped_release release;
+  kernels().sparse_linear(a);
+}
+
+void sparse_dense(const SparseRows& x, int dtype, int threads, double drop, uint64_t seed, uint64_t out) {
+  const SparseDense a{x, DType(dtype), threads, drop, at<int64_t>(seed), at(out)};
+  py::gil_scoped_release release;
+  kernels().sparse_dense(a);
+}
+
 // An array of bytes from the pool, which goes back there when nothing refers to it any more.
 py::array_t<uint8_t> take(size_t bytes) {
   struct Owned {
@@ -163,6 +192,7 @@ PYBIND11_MODULE(_C, m) {
   m.doc() = "Native kernels of ugnn_fast; private, see ugnn_fast.functional.";
   py::class_<Csr>(m, "Csr").def(py::init(&csr));
   py::class_<CoefView>(m, "Coef").def(py::init(&coef));
+  py::class_<SparseRows>(m, "SparseRows").def(py::init(&sparse_rows));
   m.def("isa", [] { return kernels().name; }, "instruction set of the kernels in use");
   m.def("padded_width", [](int dtype, int64_t D) { return kernels().padded_width(DType(dtype), D); });
   m.def("take", &take);
@@ -176,9 +206,12 @@ PYBIND11_MODULE(_C, m) {
   m.def("gat_aggregate_forward", &gat_aggregate_forward);
   m.def("gat_aggregate_backward", &gat_aggregate_backward);
   m.def("local_smoothness", &local_smoothness);
+  m.def("kept_degree", &kept_degree);
   m.def("denoising_energy", &denoising_energy);
   m.def("edge_dot", &edge_dot);
   m.def("row_sum", &row_sum);
   m.def("solve", &solve);
+  m.def("sparse_linear", &sparse_linear);
+  m.def("sparse_dense", &sparse_dense);
   bind_graph(m);
 }

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from ugnn_fast.reference._random import keep_from, philox
+from ugnn_fast._random import keep_from, philox
 
 # Known answers of Random123, the authors' implementation: counter, key, words.
 KNOWN = [

@@ -4,9 +4,8 @@ import pytest
 import torch
 
 import ugnn_fast as uf
-from ugnn_fast import _quadratic
+from ugnn_fast import _quadratic, _random
 from ugnn_fast import regularizers as reg
-from ugnn_fast.reference import _random
 from ugnn_fast.testing import degrees, entries, sample_graphs
 
 GRAPHS = {name: g for name, g in sample_graphs().items() if "hub" not in name}

@@ -3,6 +3,7 @@
 from ugnn_fast import datasets, nn, regularizers, solvers
 from ugnn_fast._backend import Backend, backends
 from ugnn_fast._checks import set_checks
+from ugnn_fast.dropping import drop_edges
 from ugnn_fast.functional import (
     ada_c,
     ada_propagate,
@@ -12,6 +13,7 @@ from ugnn_fast.functional import (
     neighbor_mean,
     neighbor_var,
     propagate,
+    sparse_linear,
 )
 from ugnn_fast.graph import Graph
 from ugnn_fast.ops import empty_cache
@@ -30,6 +32,7 @@ __all__ = [
     "backends",
     "datasets",
     "denoising_energy",
+    "drop_edges",
     "empty_cache",
     "gat_aggregate",
     "local_smoothness",
@@ -41,4 +44,5 @@ __all__ = [
     "set_checks",
     "solve",
     "solvers",
+    "sparse_linear",
 ]

@@ -19,6 +19,8 @@ OPS = (
     "gat_aggregate",
     "local_smoothness",
     "denoising_energy",
+    "drop_edges",
+    "sparse_linear",
 )
 _CPU_DTYPES = (torch.float32, torch.float64, torch.bfloat16)
 

@@ -73,6 +73,15 @@ def check_coefficient(g: Graph, x: Tensor, t: Any, name: str, shapes: dict[str, 
     check_device(g, t, name)
 
 
+def check_edge_value(g: Graph, x: Tensor, value: Any) -> None:
+    """value is a coefficient [E] of a graph with all of its edges."""
+    check_coefficient(g, x, value, "edge_value", {"[E]": (g.num_edges,)})
+    if g.drop:
+        raise ValueError(
+            f"edge_value must go with all edges, got a graph that drops {g.drop:g} of them: set values to 0"
+        )
+
+
 def node_shapes(x: Tensor) -> dict[str, tuple]:
     """Shapes of a value per node, or per node and replica."""
     shapes: dict[str, tuple] = {"[N]": (x.shape[0],)}
@@ -116,28 +125,66 @@ def check_share(value: Any, name: str) -> float:
     return p
 
 
-def check_seeds(seed: Any, H: int) -> Tensor | None:
-    """Seeds as int64 [R] on the CPU, R a divisor of H; None for None."""
-    if seed is None:
-        return None
+def check_seeds(seed: Any) -> Tensor:
+    """One or more seeds, given as an int, ints or an int64 tensor, as int64 [R] on the CPU."""
     if isinstance(seed, Tensor):
         if seed.dtype != torch.int64 or seed.dim() != 1 or seed.device.type != "cpu":
             raise TypeError(f"seed must be an int64 tensor [R] on cpu, got {seed.dtype} {shape(seed)} on {seed.device}")
-        seeds = seed
-    else:
-        values: list[Any] = list(seed) if isinstance(seed, Sequence) else [seed]
-        for value in values:
-            if isinstance(value, bool) or not isinstance(value, Integral):
-                raise TypeError(f"seed must be an int or a sequence of ints, got {seed!r}")
-            if not -(2**63) <= int(value) < 2**64:
-                raise ValueError(f"seed must fit in 64 bits, got {value}")
-        # the kernels read the bits as unsigned
-        signed = [int(value) - 2**64 if int(value) >= 2**63 else int(value) for value in values]
-        seeds = torch.tensor(signed, dtype=torch.int64, device="cpu")
-    R = seeds.shape[0]
-    if R == 0 or H % R:
-        raise ValueError(f"seed must be one seed, or R of them with R a divisor of H = {H}, got {R}")
-    return seeds
+        return seed
+    values: list[Any] = list(seed) if isinstance(seed, Sequence) else [seed]
+    for value in values:
+        if isinstance(value, bool) or not isinstance(value, Integral):
+            raise TypeError(f"seed must be an int or a sequence of ints, got {seed!r}")
+        if not -(2**63) <= int(value) < 2**64:
+            raise ValueError(f"seed must fit in 64 bits, got {value}")
+    # the kernels read the bits as unsigned
+    signed = [int(value) - 2**64 if int(value) >= 2**63 else int(value) for value in values]
+    return torch.tensor(signed, dtype=torch.int64, device="cpu")
+
+
+def draw_seeds(R: int) -> Tensor:
+    """int64 [R] on the CPU, from torch's default generator."""
+    return torch.randint(-(2**63), 2**63 - 1, (R,), dtype=torch.int64, device="cpu")
+
+
+def check_sparse(x: Any) -> None:
+    """x is a floating sparse CSR tensor that needs no gradient."""
+    if not isinstance(x, Tensor):
+        raise TypeError(f"x must be a tensor, got {type(x).__name__}")
+    if x.layout is not torch.sparse_csr:
+        raise TypeError(f"x must be torch sparse CSR, got {x.layout}")
+    if x.dtype not in _FLOATS:
+        raise TypeError(f"x must be float32, float64, bfloat16 or float16, got {x.dtype}")
+    if x.requires_grad:
+        raise ValueError("x must not require grad when it is sparse: its gradient is not offered")
+
+
+def check_weight(x: Tensor, weight: Any, bias: Any) -> None:
+    """weight [F, D] or [R, F, D] and bias [D] or [R, D] or None go with x [N, F]."""
+    for name, t in (("weight", weight), *([] if bias is None else [("bias", bias)])):
+        if not isinstance(t, Tensor):
+            raise TypeError(f"{name} must be a tensor, got {type(t).__name__}")
+        if t.layout is not torch.strided:
+            raise TypeError(f"{name} must be a dense tensor, got {t.layout}")
+        if t.dtype != x.dtype and not torch.is_autocast_enabled(x.device.type):
+            raise TypeError(f"{name} must be {x.dtype} like x, got {t.dtype}")
+        if t.device != x.device:
+            raise ValueError(f"{name} must be on {x.device} like x, got {t.device}")
+    F = x.shape[-1]
+    if weight.dim() not in (2, 3) or weight.shape[-2] != F or (weight.dim() == 3 and weight.shape[0] == 0):
+        raise ValueError(f"weight must be [F, D] or [R, F, D] with F = {F}, R >= 1, got {shape(weight)}")
+    expected = (*weight.shape[:-2], weight.shape[-1])
+    if bias is not None and tuple(bias.shape) != expected:
+        name = "[D]" if weight.dim() == 2 else "[R, D]"
+        raise ValueError(f"bias must be {name} = {list(expected)}, got {shape(bias)}")
+
+
+def check_size(value: Any, name: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} must be an int, got {type(value).__name__}")
+    if not 1 <= value < 2**31:
+        raise ValueError(f"{name} must be in 1..2^31 - 1, got {value}")
+    return value
 
 
 def check_steps(steps: Any) -> int:

@@ -18,7 +18,7 @@ from torch import Tensor
 # How an operator's schema takes a graph; Graph.tensors() has this order. Python passes it as one tuple.
 GRAPH = (
     "Tensor rowptr, Tensor col, Tensor? weight, Tensor degree, Tensor hubs,"
-    " Tensor order, Tensor near_rowptr, Tensor near_col, Tensor? near_weight"
+    " Tensor order, Tensor near_rowptr, Tensor near_col, Tensor? near_weight, int drop_seed, int keep_from"
 )
 
 _lib = torch.library.Library("ugnn", "DEF")

@@ -22,16 +22,21 @@ from ugnn_fast._checks import (
     check_clamp,
     check_coefficient,
     check_device,
+    check_edge_value,
     check_graph,
     check_nodes,
     check_number,
     check_seeds,
     check_share,
+    check_sparse,
     check_steps,
+    check_weight,
+    draw_seeds,
     node_shapes,
     shape,
     value_checks,
 )
+from ugnn_fast._sparse import sparse_features
 from ugnn_fast.graph import Graph
 
 _MEMORY = ("auto", "save", "recompute")
@@ -113,7 +118,7 @@ def propagate(
             raise ValueError("c and edge_value both give W: pass one of them")
         c = _node_weights(g, x, c, low=-math.inf)
     if edge_value is not None:
-        check_coefficient(g, x, edge_value, "edge_value", {"[E]": (g.num_edges,)})
+        check_edge_value(g, x, edge_value)
     for name, side in (("left", left), ("right", right)):
         if side is not None:
             check_coefficient(g, x, side, name, {"[N]": (N,)})
@@ -240,11 +245,13 @@ def gat_aggregate(
         check_coefficient(g, x, scores, name, {"[N, H]": (g.num_nodes, H)})
     slope = check_number(negative_slope, "negative_slope", low=0.0)
     dropout = check_share(dropout, "dropout")
-    seeds = check_seeds(seed, H)
+    seeds = None if seed is None else check_seeds(seed)
+    if seeds is not None and (len(seeds) == 0 or H % len(seeds)):
+        raise ValueError(f"seed must be one seed, or R of them with R a divisor of H = {H}, got {len(seeds)}")
     if dropout == 0:
         seeds = None
     elif seeds is None:
-        seeds = torch.randint(-(2**63), 2**63 - 1, (1,), dtype=torch.int64, device="cpu")
+        seeds = draw_seeds(1)
     chosen = choose("gat_aggregate", backend, x)
     if chosen == "reference" or x.numel() == 0:
         return reference.gat_aggregate(g, _reference_storage(x), att_src, att_dst, slope, dropout, seeds)
@@ -290,6 +297,38 @@ def denoising_energy(g: Graph, f: Tensor, s: Tensor, c: Tensor | float, *, backe
     if isinstance(c, Tensor) and c.dim() < graph_part.dim():
         c = c.unsqueeze(-1)
     return ops.row_sum((), off + 0.5 * c * graph_part)
+
+
+def sparse_linear(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    dropout: float = 0.0,
+    seed: int | Sequence[int] | Tensor | None = None,
+    backend: str = "auto",
+) -> Tensor:
+    """dropout(x) @ weight + bias for a sparse x, such as a bag of words, with the mask made inside the product.
+
+    x: torch sparse CSR [N, F]. weight: [F, D] with bias [D] gives [N, D]; [R, F, D] with bias [R, D], R models side by
+    side, gives [N, R, D]. All of one dtype. dropout: the share of the stored values that is lost; the others are
+    divided by 1 - dropout. seed: a 64-bit integer, or R of them: model r gets the mask that it would get alone. None
+    draws them from torch's default generator, and nothing if dropout is 0. Gradients for weight and bias, not for x.
+
+    x is checked and transposed at its first use, and that is kept as long as x lives.
+    """
+    check_sparse(x)
+    check_weight(x, weight, bias)
+    dropout = check_share(dropout, "dropout")
+    R = 1 if weight.dim() == 2 else weight.shape[0]
+    seeds = None if dropout == 0 else draw_seeds(R) if seed is None else check_seeds(seed)
+    if seeds is not None and len(seeds) != R:
+        raise ValueError(f"seed must be {'one int' if R == 1 else f'R = {R} ints'}, got {len(seeds)}")
+    features = sparse_features(x)
+    chosen = choose("sparse_linear", backend, weight)
+    if chosen == "reference":
+        return reference.sparse_linear(features, _reference_storage(weight), bias, dropout, seeds)
+    return ops.sparse_linear((), *features, weight, bias, dropout, seeds, chosen)
 
 
 def _tracked(*tensors: Tensor | None) -> bool:

@@ -10,6 +10,7 @@ import torch
 
 from ugnn_fast import _graph_build, _memory
 from ugnn_fast._native import native
+from ugnn_fast._random import keep_from
 
 # both have the same functions with the same results
 _builder: Any = native if native is not None else _graph_build
@@ -34,7 +35,8 @@ class Graph:
     ``num_edges`` = E; ``device``; ``self_loops``. Values [E] of a user follow the stored entries, see
     ``edge_index``, ``entry_of`` and ``reverse``. For the kernels: ``hubs`` int32 [H], the very long rows;
     and the near form, the same matrix with its rows renumbered by their length, empty for more than 2^17 nodes:
-    ``order`` int32 [N] (near row p is row order[p]), ``near_rowptr``, ``near_col``, ``near_weight``.
+    ``order`` int32 [N] (near row p is row order[p]), ``near_rowptr``, ``near_col``, ``near_weight``. ``drop`` and
+    ``drop_seed``: see ``ugnn_fast.drop_edges``.
 
     Attributes cannot be set. A Graph is made by one of the ``from_...`` methods.
     """
@@ -42,7 +44,7 @@ class Graph:
     # plain attributes, not properties: torch.compile reads them without a call
     __slots__ = (
         *("rowptr", "col", "weight", "degree", "hubs", "order", "near_rowptr", "near_col", "near_weight"),
-        *("self_loops", "_longest_row"),
+        *("self_loops", "_longest_row", "drop", "drop_seed"),
         *("num_nodes", "num_edges", "device", "_edge_index", "_reverse", "_tensors", "__weakref__"),
     )
 
@@ -60,6 +62,8 @@ class Graph:
     self_loops: bool
     device: torch.device
     _longest_row: int
+    drop: float
+    drop_seed: int
     _edge_index: torch.Tensor | None
     _reverse: torch.Tensor | None
     _tensors: GraphTensors | None
@@ -202,25 +206,35 @@ class Graph:
         return cls._from_tensors(tensors, bool(self_loops), int(np.diff(rowptr).max(initial=0)))
 
     @classmethod
-    def _from_tensors(cls, tensors, self_loops: bool, longest_row: int) -> Graph:
+    def _from_tensors(cls, tensors, self_loops: bool, longest_row: int, drop: float = 0.0, drop_seed: int = 0) -> Graph:
         rowptr, col = tensors[:2]
-        values = (*tensors, self_loops, longest_row, len(rowptr) - 1, len(col), rowptr.device, None, None, None)
+        sizes = len(rowptr) - 1, len(col), rowptr.device
+        values = (*tensors, self_loops, longest_row, drop, drop_seed, *sizes, None, None, None)
         graph = object.__new__(cls)
         for name, value in zip(cls.__slots__, values, strict=False):
             object.__setattr__(graph, name, value)
         return graph
 
-    def tensors(self) -> tuple[torch.Tensor | None, ...]:
-        """What every operator of ugnn_fast.ops takes as its graph."""
-        if self._tensors is not None and not torch.compiler.is_compiling():
-            return self._tensors
-        tensors = (
+    def _own_tensors(self) -> tuple[torch.Tensor | None, ...]:
+        return (
             *(self.rowptr, self.col, self.weight, self.degree, self.hubs),
             *(self.order, self.near_rowptr, self.near_col, self.near_weight),
         )
+
+    def tensors(self) -> tuple[Any, ...]:
+        """What every operator of ugnn_fast.ops takes as its graph."""
+        if self._tensors is not None and not torch.compiler.is_compiling():
+            return self._tensors
+        tensors = (*self._own_tensors(), self.drop_seed, keep_from(self.drop))
         if not torch.compiler.is_compiling():
             object.__setattr__(self, "_tensors", GraphTensors(tensors))
         return tensors
+
+    def _dropping(self, degree: torch.Tensor, drop: float, seed: int) -> Graph:
+        """The view that ugnn_fast.drop_edges returns, with the degrees that are left."""
+        # no near form: the rows of what is kept have other lengths
+        tensors = [self.rowptr, self.col, self.weight, degree, self.hubs, self.hubs[:0], self.rowptr[:0], self.col[:0]]
+        return Graph._from_tensors([*tensors, None], self.self_loops, self._longest_row, drop, seed)
 
     @property
     def edge_index(self) -> torch.Tensor:
@@ -255,8 +269,8 @@ class Graph:
         device = torch.empty(0, device=device).device  # "cuda" -> "cuda:0"
         if device == self.device:
             return self
-        tensors = [None if tensor is None else tensor.to(device) for tensor in self.tensors()]
-        return Graph._from_tensors(tensors, self.self_loops, self._longest_row)
+        tensors = [None if tensor is None else tensor.to(device) for tensor in self._own_tensors()]
+        return Graph._from_tensors(tensors, self.self_loops, self._longest_row, self.drop, self.drop_seed)
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
         raise AttributeError(f"a Graph is immutable: cannot set {name}")
@@ -265,16 +279,17 @@ class Graph:
         raise AttributeError(f"a Graph is immutable: cannot delete {name}")
 
     def __reduce__(self):
-        return Graph._from_tensors, (tuple(self.tensors()), self.self_loops, self._longest_row)
+        return Graph._from_tensors, (self._own_tensors(), self.self_loops, self._longest_row, self.drop, self.drop_seed)
 
     def __repr__(self) -> str:
-        size = sum(t.numel() * t.element_size() for t in self.tensors() if t is not None)
+        size = sum(t.numel() * t.element_size() for t in self._own_tensors() if t is not None)
         mean = self.num_edges / max(self.num_nodes, 1)
         return (
             f"Graph(num_nodes={self.num_nodes}, num_edges={self.num_edges}, "
             f"entries per row: mean {mean:.1f}, max {self._longest_row}, "
             f"{'unweighted' if self.weight is None else 'weighted'}, "
-            f"{'with' if self.self_loops else 'without'} self loops, {self.device}, {_bytes(size)})"
+            f"{'with' if self.self_loops else 'without'} self loops, "
+            f"{f'{self.drop:.0%} of edges dropped, ' if self.drop else ''}{self.device}, {_bytes(size)})"
         )
 
 

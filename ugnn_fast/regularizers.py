@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from ugnn_fast import ops
 from ugnn_fast._checks import acc_dtype, check_coefficient, check_graph, check_nodes, check_number, shape, value_checks
 from ugnn_fast._quadratic import Quadratic, degree_without_loops, lambda_2, laplacian, number
+from ugnn_fast.dropping import drop_edges
 from ugnn_fast.graph import Graph
 from ugnn_fast.solvers import Chebyshev, ConjugateGradient, GradientDescent, PrimalDual, Solver
 
@@ -238,8 +239,7 @@ class DropEdge(Regularizer):
     def on(self, graph: Graph, s: Tensor) -> Quadratic:
         _check_not_negative(self.c, "c", s)
         if self.training and self.q > 0:
-            seed = self.seed if self.seed is not None else int(torch.randint(2**63 - 1, ()))
-            graph = graph.drop_edges(self.q, seed)
+            graph = drop_edges(graph, self.q, seed=self.seed)
         return Quadratic(graph, self.c, None, _norm(self.normalized))
 
 

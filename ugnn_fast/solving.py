@@ -13,8 +13,8 @@ from ugnn_fast._backend import choose
 from ugnn_fast._checks import (
     acc_dtype,
     check_choice,
-    check_coefficient,
     check_count,
+    check_edge_value,
     check_graph,
     check_nodes,
     check_positive,
@@ -71,7 +71,7 @@ def solve(
         c = _node_weights(g, x, c, low=-math.inf)
         _check_values(x, c, "c", torch.isfinite, "finite")
     if edge_value is not None:
-        check_coefficient(g, x, edge_value, "edge_value", {"[E]": (g.num_edges,)})
+        check_edge_value(g, x, edge_value)
         _check_symmetric(g, x, edge_value)
     chosen = choose("solve", backend, x)
     if chosen == "reference" or x.numel() == 0:

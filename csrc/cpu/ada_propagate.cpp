@@ -2,16 +2,17 @@
 #include "ugnn/ada_propagate.h"
 
 #include "ugnn/cpu_table.h"
+#include "ugnn/drop_edges.h"
 
 namespace ugnn {
 namespace UGNN_ISA {
 
 void ada_propagate_forward_any(AdaPropagateForward& a) {
-  for_dtype(a.dtype, [&](auto t) { ada_propagate_forward<decltype(t)>(a); });
+  with_kept(a, [](auto& kept) { for_dtype(kept.dtype, [&](auto t) { ada_propagate_forward<decltype(t)>(kept); }); });
 }
 
 void ada_propagate_backward_any(const AdaPropagateBackward& a) {
-  for_dtype(a.dtype, [&](auto t) { ada_propagate_backward<decltype(t)>(a); });
+  with_kept(a, [](auto& kept) { for_dtype(kept.dtype, [&](auto t) { ada_propagate_backward<decltype(t)>(kept); }); });
 }
 
 int64_t padded_width_any(DType dtype, int64_t D) {

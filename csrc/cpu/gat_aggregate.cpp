@@ -2,16 +2,17 @@
 #include "ugnn/gat_aggregate.h"
 
 #include "ugnn/cpu_table.h"
+#include "ugnn/drop_edges.h"
 
 namespace ugnn {
 namespace UGNN_ISA {
 
 void gat_aggregate_forward_any(const GatAggregateForward& a) {
-  for_dtype(a.dtype, [&](auto t) { gat_aggregate_forward<decltype(t)>(a); });
+  with_kept(a, [](auto& kept) { for_dtype(kept.dtype, [&](auto t) { gat_aggregate_forward<decltype(t)>(kept); }); });
 }
 
 void gat_aggregate_backward_any(const GatAggregateBackward& a) {
-  for_dtype(a.dtype, [&](auto t) { gat_aggregate_backward<decltype(t)>(a); });
+  with_kept(a, [](auto& kept) { for_dtype(kept.dtype, [&](auto t) { gat_aggregate_backward<decltype(t)>(kept); }); });
 }
 
 }  // namespace UGNN_ISA

@@ -2,16 +2,17 @@
 #include "ugnn/neighbor_var.h"
 
 #include "ugnn/cpu_table.h"
+#include "ugnn/drop_edges.h"
 
 namespace ugnn {
 namespace UGNN_ISA {
 
 void neighbor_stat_any(const NeighborStat& a) {
-  for_dtype(a.dtype, [&](auto t) { neighbor_stat<decltype(t)>(a); });
+  with_kept(a, [](auto& kept) { for_dtype(kept.dtype, [&](auto t) { neighbor_stat<decltype(t)>(kept); }); });
 }
 
 void neighbor_var_backward_any(const NeighborVarBackward& a) {
-  for_dtype(a.dtype, [&](auto t) { neighbor_var_backward<decltype(t)>(a); });
+  with_kept(a, [](auto& kept) { for_dtype(kept.dtype, [&](auto t) { neighbor_var_backward<decltype(t)>(kept); }); });
 }
 
 }  // namespace UGNN_ISA

@@ -2,13 +2,16 @@
 #include "ugnn/solve.h"
 
 #include "ugnn/cpu_table.h"
+#include "ugnn/drop_edges.h"
 
 namespace ugnn {
 namespace UGNN_ISA {
 
 void solve_any(Solve& a) {
-  if (a.dtype == DType::kDouble) return solve<double>(a);
-  solve<float>(a);
+  with_kept(a, [](Solve& kept) {
+    if (kept.dtype == DType::kDouble) return solve<double>(kept);
+    solve<float>(kept);
+  });
 }
 
 }  // namespace UGNN_ISA

@@ -17,10 +17,13 @@ const KernelTable table = {UGNN_NAME(UGNN_ISA),
                            gat_aggregate_forward_any,
                            gat_aggregate_backward_any,
                            local_smoothness_any,
+                           kept_degree_any,
                            denoising_energy_any,
                            edge_dot_any,
                            row_sum_any,
                            solve_any,
+                           sparse_linear_any,
+                           sparse_dense_any,
                            padded_width_any};
 
 }  // namespace UGNN_ISA

@@ -21,7 +21,8 @@ def features(g):
 
 def expected_logits(net, x, g):
     mlp = net.mlp
-    scores = (x @ mlp.weight1 + mlp.bias1).relu() @ mlp.weight2 + mlp.bias2
+    first, second = mlp.first, mlp.second
+    scores = (x @ first.weight + first.bias).relu() @ second.weight + second.bias
     i, j, a = entries(g)
     d = degrees(g)
     A = torch.zeros(g.num_nodes, g.num_nodes, dtype=torch.float64).index_put((i, j), a / (d[i] * d[j]).sqrt())

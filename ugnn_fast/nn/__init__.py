@@ -2,9 +2,11 @@
 
 from ugnn_fast.nn.ada_ugnn import AdaUGNN
 from ugnn_fast.nn.appnp import APPNP
+from ugnn_fast.nn.drop_edge import DropEdge
 from ugnn_fast.nn.gat import GAT, GATLayer
 from ugnn_fast.nn.pairnorm import PairNorm
 from ugnn_fast.nn.ppnp import PPNP
+from ugnn_fast.nn.sparse_linear import SparseLinear
 from ugnn_fast.nn.ugnn import UGNN
 
-__all__ = ["APPNP", "GAT", "PPNP", "UGNN", "AdaUGNN", "GATLayer", "PairNorm"]
+__all__ = ["APPNP", "GAT", "PPNP", "UGNN", "AdaUGNN", "DropEdge", "GATLayer", "PairNorm", "SparseLinear"]

@@ -8,11 +8,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ugnn_fast._checks import acc_dtype, check_number, check_share
+from ugnn_fast._checks import acc_dtype, check_number, check_share, check_size, draw_seeds
 from ugnn_fast.functional import gat_aggregate
 from ugnn_fast.graph import Graph
-from ugnn_fast.nn._mlp import _dropout, check_features, check_size
-from ugnn_fast.nn._sparse import sparse_product, structure_of
+from ugnn_fast.nn._mlp import check_features
+from ugnn_fast.nn.sparse_linear import SparseLinear
 
 
 class GATLayer(nn.Module):
@@ -39,16 +39,13 @@ class GATLayer(nn.Module):
         replicas: int | None = None,
     ):
         super().__init__()
-        self.in_features = check_size(in_features, "in_features")
         self.out_features = check_size(out_features, "out_features")
         self.heads = check_size(heads, "heads")
         self.concat = bool(concat)
-        self.dropout = check_share(dropout, "dropout")
         self.attention_dropout = check_share(attention_dropout, "attention_dropout")
         self.negative_slope = check_number(negative_slope, "negative_slope", low=0.0)
-        self.replicas = None if replicas is None else check_size(replicas, "replicas")
+        self.linear = SparseLinear(in_features, heads * out_features, bias=False, dropout=dropout, replicas=replicas)
         lead = () if replicas is None else (replicas,)
-        self.weight = nn.Parameter(torch.empty(*lead, in_features, heads * out_features))
         self.att_src = nn.Parameter(torch.empty(*lead, heads, out_features))
         self.att_dst = nn.Parameter(torch.empty(*lead, heads, out_features))
         self.bias = nn.Parameter(torch.empty(*lead, (heads if concat else 1) * out_features))
@@ -57,37 +54,25 @@ class GATLayer(nn.Module):
     def reset_parameters(self) -> None:
         """Draws all parameters anew: uniform in +-sqrt(6 / (inputs + outputs)), the bias zero."""
         with torch.no_grad():
-            for parameter in (self.weight, self.att_src, self.att_dst):
+            for parameter in (self.linear.weight, self.att_src, self.att_dst):
                 bound = (6 / (parameter.shape[-2] + parameter.shape[-1])) ** 0.5
                 parameter.uniform_(-bound, bound)
             self.bias.zero_()
 
     def forward(self, x: Tensor, graph: Graph) -> Tensor:
         self.check_input(x, graph)
-        h = self._transformed(x, self.dropout if self.training else 0.0)  # [N, H D] or [N, R, H D]
+        h = self.linear.product(x, self.linear.dropout if self.training else 0.0)  # [N, H D] or [N, R, H D]
         N, H, D = graph.num_nodes, self.heads, self.out_features
-        R = self.replicas or 1
+        R = self.linear.replicas or 1
         scores = self._scores(h).to(acc_dtype(h)).reshape(N, R, 2, H)
         src, dst = (scores[:, :, k].reshape(N, R * H) for k in range(2))
         q = self.attention_dropout if self.training else 0.0
-        seeds = torch.randint(-(2**63), 2**63 - 1, (R,)) if q > 0 else None  # one for each replica
+        seeds = draw_seeds(R) if q > 0 else None  # one for each replica
         y = gat_aggregate(
             graph, h.reshape(N, R * H, D), src, dst, negative_slope=self.negative_slope, dropout=q, seed=seeds
         )
         y = y.reshape(*h.shape[:-1], H, D)
         return (y.flatten(-2) if self.concat else y.mean(-2)) + self.bias
-
-    def _transformed(self, x: Tensor, p: float) -> Tensor:
-        """dropout(x) @ weight, a mask for each replica."""
-        if x.layout is torch.sparse_csr:
-            # a dropped zero is a zero: only the stored values need a mask
-            structure, values = structure_of(x), x.values()
-            if self.replicas is None:
-                return sparse_product(structure, _dropout(values, p), self.weight)
-            return torch.stack([sparse_product(structure, _dropout(values, p), w) for w in self.weight], dim=1)
-        if self.replicas is not None and x.dim() == 2:
-            x = x.unsqueeze(1).expand(-1, self.replicas, -1)
-        return _product(_dropout(x, p), self.weight)
 
     def _scores(self, h: Tensor) -> Tensor:
         """<h, att_src> and <h, att_dst> of each head, [..., 2 H]."""
@@ -99,15 +84,13 @@ class GATLayer(nn.Module):
     def check_input(self, x: Any, graph: Any) -> None:
         if not isinstance(graph, Graph):
             raise TypeError(f"graph must be a ugnn_fast.Graph, got {type(graph).__name__}")
-        if self.replicas is not None and isinstance(x, Tensor) and x.dim() == 3 and x.shape[1] == self.replicas:
-            x = x[:, 0]
-        check_features(graph, x, self.in_features, self.weight.dtype)
+        check_features(graph, x, self.linear)
 
     def extra_repr(self) -> str:
-        text = f"{self.in_features}, {self.out_features}, heads={self.heads}, concat={self.concat}"
-        text += f", dropout={self.dropout:g}, attention_dropout={self.attention_dropout:g}"
-        text += f", negative_slope={self.negative_slope:g}"
-        return text if self.replicas is None else f"{text}, replicas={self.replicas}"
+        return (
+            f"{self.out_features}, heads={self.heads}, concat={self.concat}, "
+            f"attention_dropout={self.attention_dropout:g}, negative_slope={self.negative_slope:g}"
+        )
 
 
 class GAT(nn.Module):

@@ -5,12 +5,14 @@ from ugnn_fast.ops.ada_c import STATS, ada_c
 from ugnn_fast.ops.ada_propagate import ada_propagate
 from ugnn_fast.ops.denoising_energy import edge_energy
 from ugnn_fast.ops.gat_aggregate import gat_aggregate
+from ugnn_fast.ops.kept_degree import kept_degree
 from ugnn_fast.ops.local_smoothness import local_smoothness
 from ugnn_fast.ops.neighbor_var import neighbor_var
 from ugnn_fast.ops.propagate import propagate
 from ugnn_fast.ops.reverse import reverse
 from ugnn_fast.ops.row_sum import row_sum
 from ugnn_fast.ops.solve import check_solution, solve
+from ugnn_fast.ops.sparse_linear import sparse_dense, sparse_linear
 
 __all__ = [
     "STATS",
@@ -20,11 +22,14 @@ __all__ = [
     "edge_energy",
     "empty_cache",
     "gat_aggregate",
+    "kept_degree",
     "local_smoothness",
     "neighbor_var",
     "propagate",
     "reverse",
     "row_sum",
     "solve",
+    "sparse_dense",
+    "sparse_linear",
     "storage",
 ]

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from ugnn_fast._native import native as _module
+from ugnn_fast._random import kept_entries
 from ugnn_fast.graph import GraphTensors
 
 # every caller has been sent here by _backend.choose, which knows that the module is there
@@ -22,7 +23,7 @@ def csr(graph: tuple) -> Any:
     found = getattr(graph, "native", None)
     if found is not None:
         return found
-    rowptr, col, weight, degree, hubs, order, near_rowptr, near_col, near_weight = graph
+    rowptr, col, weight, degree, hubs, order, near_rowptr, near_col, near_weight, drop_seed, keep_from = graph
     made = native.Csr(
         rowptr.data_ptr(),
         col.data_ptr(),
@@ -37,6 +38,8 @@ def csr(graph: tuple) -> Any:
         col.shape[0],
         hubs.shape[0],
         order.shape[0],
+        drop_seed,
+        keep_from,
     )
     if isinstance(graph, GraphTensors):
         graph.native = made
@@ -99,9 +102,10 @@ def _padded_width(dtype: int, D: int) -> int:
 
 def inverse_degree(graph: tuple, dtype: torch.dtype) -> Tensor:
     """1 / d_i, 0 for a node without neighbours, [N]."""
-    rowptr, weight, degree = graph[0], graph[2], graph[3]
+    rowptr, col, weight, degree = graph[:4]
     if dtype == torch.float64 and weight is not None:
         # in float32 the sum is rounded
         row = torch.repeat_interleave(rowptr.diff(), output_size=weight.shape[0])
-        degree = torch.zeros_like(degree, dtype=dtype).index_add(0, row, weight.to(dtype))
+        kept = kept_entries(row, col, *graph[-2:])
+        degree = torch.zeros_like(degree, dtype=dtype).index_add(0, row[kept], weight[kept].to(dtype))
     return torch.where(degree > 0, degree, torch.inf).to(dtype).reciprocal()

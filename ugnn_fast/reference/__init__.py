@@ -4,6 +4,7 @@ Tests compare the kernels with this package, benchmarks take it as the baseline,
 compiled. 16-bit inputs are computed in float32 and rounded once at the end.
 """
 
+from ugnn_fast.reference._edges import degrees
 from ugnn_fast.reference.ada_c import ada_c
 from ugnn_fast.reference.ada_propagate import ada_propagate
 from ugnn_fast.reference.denoising_energy import denoising_energy
@@ -12,10 +13,12 @@ from ugnn_fast.reference.local_smoothness import local_smoothness
 from ugnn_fast.reference.neighbor_var import neighbor_mean, neighbor_var
 from ugnn_fast.reference.propagate import propagate
 from ugnn_fast.reference.solve import solve
+from ugnn_fast.reference.sparse_linear import sparse_linear
 
 __all__ = [
     "ada_c",
     "ada_propagate",
+    "degrees",
     "denoising_energy",
     "gat_aggregate",
     "local_smoothness",
@@ -23,4 +26,5 @@ __all__ = [
     "neighbor_var",
     "propagate",
     "solve",
+    "sparse_linear",
 ]

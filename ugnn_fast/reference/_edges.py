@@ -3,12 +3,18 @@
 import torch
 from torch import Tensor
 
+from ugnn_fast._random import kept_entries
 from ugnn_fast.graph import Graph
 
 
 def rows_of(g: Graph) -> Tensor:
     """Row of every stored entry, [E]."""
     return torch.repeat_interleave(g.rowptr.diff(), output_size=g.num_edges)
+
+
+def kept(g: Graph) -> Tensor:
+    """Which stored entries are not dropped, bool [E]."""
+    return kept_entries(rows_of(g), g.col, *g.tensors()[-2:])
 
 
 def computing_dtype(x: Tensor) -> torch.dtype:
@@ -37,6 +43,9 @@ def rho(g: Graph, dtype: torch.dtype) -> Tensor:
 
 
 def sum_over_neighbors(g: Graph, messages: Tensor) -> Tensor:
-    """sum_j of messages [E, ...] into their rows, [N, ...]."""
+    """sum_j of messages [E, ...] into their rows, [N, ...], but for those of entries that are dropped."""
     out = messages.new_zeros((g.num_nodes, *messages.shape[1:]))
-    return out.index_add(0, rows_of(g), messages)
+    if g.drop == 0:
+        return out.index_add(0, rows_of(g), messages)
+    mask = kept(g)
+    return out.index_add(0, rows_of(g)[mask], messages[mask])

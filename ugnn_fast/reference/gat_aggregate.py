@@ -4,9 +4,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ugnn_fast._random import ATTENTION, keep_from, philox
 from ugnn_fast.graph import Graph
 from ugnn_fast.reference._edges import computing_dtype, rows_of, sum_over_neighbors
-from ugnn_fast.reference._random import ATTENTION, keep_from, philox
 
 
 def gat_aggregate(

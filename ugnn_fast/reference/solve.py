@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from ugnn_fast.graph import Graph
-from ugnn_fast.reference._edges import column, computing_dtype, entry_weights, rho, rows_of, sum_over_neighbors
+from ugnn_fast.reference._edges import column, computing_dtype, entry_weights, kept, rho, rows_of, sum_over_neighbors
 
 
 def solve(
@@ -53,6 +53,7 @@ class _Solve(torch.autograd.Function):
         g, tol, max_iter = ctx.constants
         adjoint = _Solve.apply(grad_f, diag, w, g, tol, max_iter, [])
         of_entries = adjoint[rows_of(g)] * f[g.col.long()]
+        of_entries = of_entries.where(column(kept(g), of_entries), 0)
         return adjoint, _sum_like(-adjoint * f, diag), _sum_like(of_entries, w), None, None, None, None
 
 

@@ -22,10 +22,13 @@ void neighbor_var_backward_any(const NeighborVarBackward&);
 void gat_aggregate_forward_any(const GatAggregateForward&);
 void gat_aggregate_backward_any(const GatAggregateBackward&);
 void local_smoothness_any(const LocalSmoothness&);
+void kept_degree_any(const KeptDegree&);
 void denoising_energy_any(const DenoisingEnergy&);
 void edge_dot_any(const EdgeDot&);
 void row_sum_any(const RowSum&);
 void solve_any(Solve&);
+void sparse_linear_any(const SparseLinear&);
+void sparse_dense_any(const SparseDense&);
 int64_t padded_width_any(DType, int64_t D);
 
 }  // namespace UGNN_ISA

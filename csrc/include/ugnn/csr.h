@@ -20,6 +20,9 @@ struct Csr {
   int64_t N;
   int64_t E;
   int64_t H;
+  // Entries that kernels shall not see (drop_edges.h)
+  uint64_t drop_seed;
+  uint32_t keep_from;  // 0: all are kept
 };
 
 // Graphs of more nodes have no near form: their tables leave the caches near a core whatever their width.

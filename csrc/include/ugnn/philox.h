@@ -1,6 +1,6 @@
 // Random numbers without a state: Philox4x32-10 (Salmon et al. 2011, "Parallel Random Numbers: As Easy as 1, 2, 3").
 // A counter and a key give four 32-bit words, so that a mask is computed where it is needed, is the same on every
-// backend, for any number of threads, and in backward. ugnn_fast/reference/_random.py is the same in torch.
+// backend, for any number of threads, and in backward. ugnn_fast/_random.py is the same in torch.
 #pragma once
 
 #include <cstdint>

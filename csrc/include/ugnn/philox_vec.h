@@ -30,21 +30,36 @@ struct PhiloxKeys {
   }
 };
 
-// philox(seed, c0, c1, c2, c3).word of every lane, [kLanes, 4]. The upper halves of the lanes become garbage that no
-// multiplication reads.
+// The four words of philox(seed, c0, c1, c2, c3), in place, in the lower half of each lane. The upper halves become
+// garbage that no multiplication reads.
 template <int kLanes>
-UGNN_INLINE void philox_words(const PhiloxKeys& keys, vec_t<uint64_t, kLanes> c0, vec_t<uint64_t, kLanes> c1,
-                              vec_t<uint64_t, kLanes> c2, vec_t<uint64_t, kLanes> c3, uint32_t* words) {
+UGNN_INLINE void philox_rounds(const PhiloxKeys& keys, vec_t<uint64_t, kLanes>& c0, vec_t<uint64_t, kLanes>& c1,
+                               vec_t<uint64_t, kLanes>& c2, vec_t<uint64_t, kLanes>& c3) {
   using V = vec_t<uint64_t, kLanes>;
   UGNN_UNROLL
   for (int round = 0; round < 10; ++round) {
     const V product0 = multiply_low<kLanes>(c0, kPhiloxMultiplier0);
     const V product1 = multiply_low<kLanes>(c2, kPhiloxMultiplier1);
-    c0 = (product1 >> 32) ^ c1 ^ keys.key[round][0];
+    c0 = xor3<kLanes>(product1 >> 32, c1, V{} + keys.key[round][0]);
     c1 = product1;
-    c2 = (product0 >> 32) ^ c3 ^ keys.key[round][1];
+    c2 = xor3<kLanes>(product0 >> 32, c3, V{} + keys.key[round][1]);
     c3 = product0;
   }
+}
+
+// the first word, all that a mask of one entry needs
+UGNN_INLINE PhiloxVec philox_first_word(const PhiloxKeys& keys, PhiloxVec c0, PhiloxVec c1, PhiloxVec c2,
+                                        PhiloxVec c3) {
+  philox_rounds<kPhiloxLanes>(keys, c0, c1, c2, c3);
+  return c0;
+}
+
+// all words of every lane, [kLanes, 4]
+template <int kLanes>
+UGNN_INLINE void philox_words(const PhiloxKeys& keys, vec_t<uint64_t, kLanes> c0, vec_t<uint64_t, kLanes> c1,
+                              vec_t<uint64_t, kLanes> c2, vec_t<uint64_t, kLanes> c3, uint32_t* words) {
+  using V = vec_t<uint64_t, kLanes>;
+  philox_rounds<kLanes>(keys, c0, c1, c2, c3);
   V first = (c0 & 0xffffffffu) | c1 << 32, second = (c2 & 0xffffffffu) | c3 << 32;
   if constexpr (kLanes > 1) {
     V low, high;

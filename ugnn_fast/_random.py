@@ -36,3 +36,12 @@ def _product(factor: int, value: Tensor) -> tuple[Tensor, Tensor]:
 def keep_from(drop: float) -> int:
     """A value is kept if its word is at least this; drop is the probability of losing it."""
     return int(drop * 2**32)
+
+
+def kept_entries(row: Tensor, col: Tensor, drop_seed: int, keep_from: int) -> Tensor:
+    """Which entries (row, col) of a graph are kept, bool [E]: loops, and a share on which both directions agree."""
+    if keep_from == 0:
+        return torch.ones_like(row, dtype=torch.bool)
+    col = col.long()
+    word = philox(drop_seed, torch.minimum(row, col), torch.maximum(row, col), 0, DROP_EDGE)[0]
+    return (word >= keep_from) | (row == col)
