@@ -28,9 +28,10 @@ class KeptEntries {
   KeptEntries(const SparseRows& x, bool transposed, double drop)
       : x_(x), transposed_(transposed), keep_from_(keep_from(drop)), scale_(A(1 / (1 - drop))) {}
 
-  // the places [first, last) of the list to come belong to row i
+  // The places [first, last) of the list to come belong to row i. Places behind them are for the rows to follow.
   void note_row(int64_t i, int64_t first, int64_t last) {
-    for (int64_t k = first; k < last; ++k) row_[k] = int32_t(i);
+    const vec_t<int32_t, kNoted> row = vec_t<int32_t, kNoted>{} + int32_t(i);
+    for (int64_t k = first; k < last; k += kNoted) std::memcpy(row_ + k, &row, sizeof(row));
   }
 
   // Lists those of the entries [first, last) that the mask of a seed keeps.
@@ -62,13 +63,13 @@ class KeptEntries {
   }
 
  private:
-  static constexpr int kStep = kPhiloxLanes;
+  static constexpr int kStep = kPhiloxLanes, kNoted = 8;
 
   const SparseRows x_;
   const bool transposed_;
   const uint32_t keep_from_;
   const A scale_;
-  int32_t row_[kBlockEntries];
+  int32_t row_[kBlockEntries + kNoted];
   int32_t col_[kBlockEntries + kStep];  // compress writes whole vectors
   A value_[kBlockEntries + kStep];
   // of every step: how many were kept before, and which are kept
