@@ -1,6 +1,6 @@
 """Fused sparse kernels for graph neural networks as graph signal denoising."""
 
-from ugnn_fast import datasets, nn
+from ugnn_fast import datasets, nn, pyg
 from ugnn_fast._backend import Backend, backends
 from ugnn_fast._checks import set_checks
 from ugnn_fast.functional import (
@@ -32,5 +32,6 @@ __all__ = [
     "neighbor_var",
     "nn",
     "propagate",
+    "pyg",
     "set_checks",
 ]
