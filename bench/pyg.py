@@ -27,7 +27,7 @@ from bench.timing import MEMORY_ENVIRONMENT, Samples, fix_threads, measure, peak
 OURS, THEIRS = "ugnn_fast", "torch_geometric"
 # theirs with cached=True, and with a torch.sparse CSR matrix in place of edge_index
 CONTENDERS = (THEIRS, f"{THEIRS} cached", f"{THEIRS} csr", OURS)
-# arguments of each layer beside its widths; what is kept with cached=True by the last three would leave nothing to time
+# arguments of each layer beside its widths
 LAYERS: dict[str, dict] = {
     "APPNP": {"K": 10, "alpha": 0.1},
     "GCN2Conv": {"alpha": 0.1, "theta": 0.5, "layer": 1},
@@ -35,6 +35,7 @@ LAYERS: dict[str, dict] = {
     "SSGConv": {"alpha": 0.05, "K": 4},
     "LabelPropagation": {"num_layers": 10, "alpha": 0.9},
 }
+# what SGConv and SSGConv keep with cached=True leaves no propagation to time
 CAN_CACHE = ("APPNP", "GCN2Conv")
 COLUMNS = [
     "date", "layer", "arguments", "contender", "graph", "N", "E", "D", "p20_ms", "p50_ms", "p80_ms", "samples",
@@ -178,7 +179,7 @@ def table(rows: list[dict]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def main() -> int:
+def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--layers", nargs="+", choices=LAYERS, default=list(LAYERS))
     parser.add_argument("--graph", default="large_ogbn_arxiv")
@@ -189,7 +190,7 @@ def main() -> int:
     parser.add_argument("--no-memory", action="store_true")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
     parser.add_argument("--peak-memory", nargs=2, metavar=("LAYER", "CONTENDER"), help=argparse.SUPPRESS)
-    args = parser.parse_args()
+    args = parser.parse_args(arguments)
     fix_threads(args.threads)
     if args.peak_memory:
         print_peak(*args.peak_memory, args.graph, args.width)
