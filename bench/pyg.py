@@ -50,14 +50,20 @@ def contenders_of(layer: str) -> list[str]:
     return [name for name in CONTENDERS if "cached" not in name or layer in CAN_CACHE]
 
 
-def make_call(layer: str, contender: str, g: uf.Graph, D: int) -> Call:
+def arguments_of(layer: str, steps: int | None) -> dict:
+    """LAYERS[layer], with another number of steps if that is given and the layer has one."""
+    own = LAYERS[layer]
+    return {name: steps if steps and name in ("K", "num_layers") else value for name, value in own.items()}
+
+
+def make_call(layer: str, contender: str, g: uf.Graph, D: int, steps: int | None = None) -> Call:
     """Forward + backward (LabelPropagation has no backward): [result, gradients of x and of the parameters]."""
     package = uf.pyg if contender == OURS else torch_geometric.nn
     widths = {"GCN2Conv": {"channels": D}, "SGConv": {"in_channels": D, "out_channels": D}}
     widths["SSGConv"] = widths["SGConv"]
     options = {"cached": True} if "cached" in contender else {}
     torch.manual_seed(0)
-    module = getattr(package, layer)(**widths.get(layer, {}), **LAYERS[layer], **options)
+    module = getattr(package, layer)(**widths.get(layer, {}), **arguments_of(layer, steps), **options)
     edges: Tensor = g.edge_index[:, g.edge_index[0] != g.edge_index[1]].contiguous()
     if "csr" in contender:
         ones = torch.ones(edges.shape[1])
@@ -85,22 +91,12 @@ def why_wrong(found: list[Tensor], expected: list[Tensor]) -> str | None:
     return None
 
 
-def peak_mb(layer: str, contender: str, graph: str, D: int, threads: int) -> float | None:
+def peak_mb(layer: str, contender: str, args: argparse.Namespace) -> float | None:
     """Peak extra MB of one call, measured in a new process; None if that fails."""
-    command = [
-        sys.executable,
-        "-m",
-        "bench.pyg",
-        "--peak-memory",
-        layer,
-        contender,
-        "--graph",
-        graph,
-        "--width",
-        str(D),
-    ]
+    command = [sys.executable, "-m", "bench.pyg", "--peak-memory", layer, contender, "--graph", args.graph]
+    numbers = {"--width": args.width, "--steps": args.steps or 0, "--threads": args.threads}
     child = subprocess.run(
-        [*command, "--threads", str(threads)],
+        [*command, *(str(word) for pair in numbers.items() for word in pair)],
         cwd=Path(__file__).parents[1],
         env=os.environ | MEMORY_ENVIRONMENT,
         capture_output=True,
@@ -109,8 +105,8 @@ def peak_mb(layer: str, contender: str, graph: str, D: int, threads: int) -> flo
     return json.loads(child.stdout) if child.returncode == 0 else None
 
 
-def print_peak(layer: str, contender: str, graph: str, D: int) -> None:
-    call = make_call(layer, contender, uf.datasets.load(graph).graph, D)
+def print_peak(layer: str, contender: str, args: argparse.Namespace) -> None:
+    call = make_call(layer, contender, uf.datasets.load(args.graph).graph, args.width, args.steps)
     call()  # loads the code, and builds what is kept between calls
     print(json.dumps(peak_extra_bytes(call) / 1e6))
 
@@ -120,7 +116,7 @@ def measure_layer(layer: str, g: uf.Graph, args: argparse.Namespace, progress: P
     calls: dict[str, Call] = {}
     expected = None
     for name in contenders_of(layer):
-        calls[name] = make_call(layer, name, g, args.width)
+        calls[name] = make_call(layer, name, g, args.width, args.steps)
         found = calls[name]()
         expected = expected or found
         if wrong := why_wrong(found, expected):
@@ -132,12 +128,12 @@ def measure_layer(layer: str, g: uf.Graph, args: argparse.Namespace, progress: P
     rows = []
     for name, taken in samples.items():
         p20, p50, p80 = taken.quantiles()
-        peak = None if args.no_memory else peak_mb(layer, name, args.graph, args.width, args.threads)
+        peak = None if args.no_memory else peak_mb(layer, name, args)
         ours = samples[OURS].quantiles()[1] if OURS in samples else float("nan")
         rows.append(
             {
                 "layer": layer,
-                "arguments": " ".join(f"{key}={value}" for key, value in LAYERS[layer].items()),
+                "arguments": " ".join(f"{key}={value}" for key, value in arguments_of(layer, args.steps).items()),
                 "contender": name,
                 **{"graph": args.graph, "N": g.num_nodes, "E": g.num_edges, "D": args.width},
                 **{"p20_ms": f"{p20:.4g}", "p50_ms": f"{p50:.4g}", "p80_ms": f"{p80:.4g}"},
@@ -184,6 +180,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--layers", nargs="+", choices=LAYERS, default=list(LAYERS))
     parser.add_argument("--graph", default="large_ogbn_arxiv")
     parser.add_argument("--width", type=int, default=40)
+    parser.add_argument("--steps", type=int, help="of layers that have several, in place of the usual number")
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=60, help="for one layer, if the machine is not disturbed")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
@@ -193,7 +190,7 @@ def main(arguments: list[str] | None = None) -> int:
     args = parser.parse_args(arguments)
     fix_threads(args.threads)
     if args.peak_memory:
-        print_peak(*args.peak_memory, args.graph, args.width)
+        print_peak(*args.peak_memory, args)
         return 0
     progress = Progress()
     g = uf.datasets.load(args.graph).graph
