@@ -108,6 +108,26 @@ void row_sum(int dtype, int threads, int64_t N, int64_t D, uint64_t values, uint
   kernels().row_sum(a);
 }
 
+SparseRows sparse_rows(uint64_t rowptr, uint64_t col, uint64_t values, int64_t N, int64_t M, int64_t E) {
+  return SparseRows{at<int64_t>(rowptr), at<int32_t>(col), at(values), N, M, E};
+}
+
+void sparse_linear(const SparseRows& x, bool transposed, int dtype, int threads, int64_t R, int64_t D, uint64_t table,
+                   int64_t table_row, int64_t table_replica, uint64_t bias, double drop, uint64_t seeds, uint64_t out,
+                   int64_t out_row, int64_t out_replica) {
+  const SparseLinear a{x,    transposed,         DType(dtype), threads,       R,
+                       D,    at(table),          table_row,    table_replica, at(bias),
+                       drop, at<int64_t>(seeds), at(out),      out_row,       out_replica};
+  py::gil_scoped_release release;
+  kernels().sparse_linear(a);
+}
+
+void sparse_dense(const SparseRows& x, int dtype, int threads, double drop, uint64_t seed, uint64_t out) {
+  const SparseDense a{x, DType(dtype), threads, drop, at<int64_t>(seed), at(out)};
+  py::gil_scoped_release release;
+  kernels().sparse_dense(a);
+}
+
 // An array of bytes from the pool, which goes back there when nothing refers to it any more.
 py::array_t<uint8_t> take(size_t bytes) {
   struct Owned {
@@ -129,6 +149,7 @@ PYBIND11_MODULE(_C, m) {
   m.doc() = "Native kernels of ugnn_fast; private, see ugnn_fast.functional.";
   py::class_<Csr>(m, "Csr").def(py::init(&csr));
   py::class_<CoefView>(m, "Coef").def(py::init(&coef));
+  py::class_<SparseRows>(m, "SparseRows").def(py::init(&sparse_rows));
   m.def("isa", [] { return kernels().name; }, "instruction set of the kernels in use");
   m.def("padded_width", [](int dtype, int64_t D) { return kernels().padded_width(DType(dtype), D); });
   m.def("take", &take);
@@ -143,5 +164,7 @@ PYBIND11_MODULE(_C, m) {
   m.def("denoising_energy", &denoising_energy);
   m.def("edge_dot", &edge_dot);
   m.def("row_sum", &row_sum);
+  m.def("sparse_linear", &sparse_linear);
+  m.def("sparse_dense", &sparse_dense);
   bind_graph(m);
 }

@@ -7,6 +7,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import ugnn_fast as uf
+from ugnn_fast import ops
 from ugnn_fast.testing import strided
 
 # a Graph keeps these contiguous
@@ -24,6 +25,13 @@ def ada_ugnn(g, x, W, weight):
     scores = torch.relu(x @ W)
     c = uf.ada_c(g, scores.detach(), weight, 9.0)
     return uf.ada_propagate(g, scores, c, 3).log_softmax(-1)
+
+
+def sparse_linear(g, weight, bias):
+    # torch.compile takes no sparse tensor: the adjacency, which is its own transpose, as features
+    entries = g.rowptr, g.col, weight.detach().new_ones(g.num_edges)
+    seeds = torch.arange(1 if weight.dim() == 2 else 2, device="cpu")
+    return ops.sparse_linear((), *entries, *entries, weight, bias, 0.4, seeds, "cpu")
 
 
 # name: (function(g, *tensors), shapes of the tensors, "N" and "E" standing for those of the graph)
@@ -53,6 +61,8 @@ CALLS = {
     "ada_c": (lambda g, x, w, b: uf.ada_c(g, x, w, 9.0, bias=b), (("N", 2, 7), (2, 7), (2,))),
     "ada_c_mean": (lambda g, x, w: uf.ada_c(g, x, w, 9.0, bias=0.5, stat="mean"), (("N", 7), (7,))),
     "denoising_energy": (uf.denoising_energy, (("N", 7), ("N", 7), ("N",))),
+    "sparse_linear": (sparse_linear, (("N", 7), (7,))),
+    "sparse_linear_replicas": (sparse_linear, ((2, "N", 7), (2, 7))),
     "ada_ugnn": (ada_ugnn, (("N", 12), (12, 7), (7,))),
 }
 
@@ -86,6 +96,9 @@ class Recorder(TorchDispatchMode):
 # without a gradient: the labels are all known, as opcheck takes nan for a difference
 OTHERS = {
     "local_smoothness": lambda g: uf.local_smoothness(g, torch.arange(g.num_nodes) % 3),
+    "sparse_dense": lambda g: torch.ops.ugnn.sparse_dense(
+        g.rowptr, g.col, torch.ones(g.num_edges), g.num_nodes, 0.4, torch.arange(1), "cpu"
+    ),
     "reverse": lambda g: torch.ops.ugnn.reverse(g.rowptr, g.col),
 }
 

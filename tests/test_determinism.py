@@ -124,6 +124,28 @@ def test_python_threads_do_not_disturb_each_other(graphs, cpu):
             assert all(torch.equal(a, b) for a, b in zip(got, expected[name], strict=True)), name
 
 
+@pytest.mark.filterwarnings("ignore:Sparse")
+@pytest.mark.parametrize("dtype", (torch.float32, torch.float64, torch.bfloat16), ids=str)
+@pytest.mark.parametrize("R", (None, 2))
+def test_sparse_linear_and_threads(R, dtype, threads, cpu):
+    # one row and one column are hubs of several pieces
+    generator = torch.Generator().manual_seed(0)
+    i = torch.cat([torch.randint(0, N, (40000,), generator=generator), torch.zeros(N), torch.arange(N)]).long()
+    j = torch.cat([torch.randint(0, N, (40000,), generator=generator), torch.arange(N), torch.zeros(N)]).long()
+    x = torch.sparse_coo_tensor(torch.stack([i, j]), torch.ones(len(i)), (N, N)).to_sparse_csr().to(dtype)
+    lead = () if R is None else (R,)
+    weight = torch.randn(*lead, N, 20, generator=generator).to(dtype).requires_grad_()
+    bias = torch.randn(*lead, 20, generator=generator).to(dtype).requires_grad_()
+    seed = 3 if R is None else [3, 4]
+    results = []
+    for count in (1, 2, 3, 4):
+        threads(count)
+        out = uf.sparse_linear(x, weight, bias, dropout=0.3, seed=seed)
+        results.append([out, *torch.autograd.grad(out.float().square().sum(), (weight, bias))])
+    for got in results[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(got, results[0], strict=True))
+
+
 def test_local_smoothness_and_threads(graphs, threads, cpu):
     labels = torch.randint(-1, 3, (N,), generator=torch.Generator().manual_seed(0))
     results = []

@@ -48,8 +48,18 @@ def all_operators(g, D, dtype):
     compare("ada_c", dtype, lambda x, w, **o: uf.ada_c(g, x, w, 3.0, **o), x, weight)
     compare("energy", dtype, lambda x, c, **o: uf.denoising_energy(g, x, 0 * x, c, **o), x, c)
 
+def sparse_linear(D, dtype, dense):
+    x, exact = dense.to(dtype).to_sparse_csr(), dense.to(dtype).double().to_sparse_csr()
+    weight, bias = torch.randn(2, dense.shape[1], D).to(dtype), torch.randn(2, D).to(dtype)
+    for options in ({}, {"dropout": 0.4, "seed": [1, 2**63]}):
+        def function(weight, bias, backend):
+            return uf.sparse_linear(x if backend == "cpu" else exact, weight, bias, backend=backend, **options)
+        compare("sparse_linear", dtype, function, weight, bias)
+
+words = torch.randn(40, 60) * (torch.rand(40, 60) < 0.3)
 for D in range(1, 71):
     dtype = (torch.float32, torch.bfloat16, torch.float32, torch.float64)[D % 4]
+    sparse_linear(D, dtype, words)
     for name in ("weighted_no_self_loops", "power_law"):
         all_operators(graphs[name], D, dtype)
     if D in (1, 2, 4, 9, 12, 16, 24, 33):
@@ -57,6 +67,7 @@ for D in range(1, 71):
         all_operators(graphs["two_components"], D, torch.bfloat16)
 for D in (1, 3, 16):
     all_operators(graphs["weighted_hub"], D, torch.float32)
+    sparse_linear(D, torch.float32, torch.randn(3, 9000))
 labels = torch.randint(-1, 3, (graphs["power_law"].num_nodes,))
 got = uf.local_smoothness(graphs["power_law"], labels)
 expected = uf.local_smoothness(graphs["power_law"], labels, backend="reference")
@@ -69,6 +80,7 @@ print("done")
 AT_THE_EDGE = """
 import ctypes, mmap
 import torch, ugnn_fast as uf
+from ugnn_fast import ops
 from ugnn_fast.testing import sample_graphs
 
 libc = ctypes.CDLL(None)
@@ -100,6 +112,11 @@ for name in ("chain", "weighted_no_self_loops"):
         ):
             out.backward(cotangent)
         uf.ada_c(g, x, weight, 1.0).sum().backward()
+        entries = at_the_edge(g.rowptr), at_the_edge(g.col), at_the_edge(torch.ones(E).to(dtype))
+        seed = at_the_edge(torch.tensor([3]))
+        for chance in ((0.0, None), (0.5, seed)):
+            ops.sparse_linear((), *entries, *entries, x, x[0], *chance, "cpu").backward(cotangent)
+            ops.sparse_dense((), *entries, N, *chance, "cpu")
         uf.denoising_energy(g, x, x.detach(), c).backward()
 print("done")
 """

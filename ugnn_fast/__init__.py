@@ -11,6 +11,7 @@ from ugnn_fast.functional import (
     neighbor_mean,
     neighbor_var,
     propagate,
+    sparse_linear,
 )
 from ugnn_fast.graph import Graph
 from ugnn_fast.ops import empty_cache
@@ -34,4 +35,5 @@ __all__ = [
     "propagate",
     "pyg",
     "set_checks",
+    "sparse_linear",
 ]

@@ -16,6 +16,7 @@ OPS = (
     "ada_c",
     "local_smoothness",
     "denoising_energy",
+    "sparse_linear",
 )
 _CPU_DTYPES = (torch.float32, torch.float64, torch.bfloat16)
 

@@ -1,6 +1,7 @@
 """Checks of arguments, with errors that name the argument, what was expected and what came."""
 
 import math
+from collections.abc import Sequence
 from numbers import Integral, Real
 from typing import Any
 
@@ -90,6 +91,71 @@ def check_number(value: Any, name: str, *, low: float = -math.inf) -> float:
         bound = "" if low == -math.inf else f" and >= {low:g}"
         raise ValueError(f"{name} must be finite{bound}, got {value}")
     return number
+
+
+def check_share(value: Any, name: str) -> float:
+    """A probability of losing something, 0 <= p < 1."""
+    p = check_number(value, name, low=0.0)
+    if p >= 1:
+        raise ValueError(f"{name} must be < 1, got {value}")
+    return p
+
+
+def check_seeds(seed: Any, R: int) -> Tensor:
+    """R seeds as int64 [R] on the CPU: those given, one if R is 1, or drawn one after the other for None."""
+    if seed is None:
+        return torch.randint(-(2**63), 2**63 - 1, (R,), dtype=torch.int64, device="cpu")
+    values: list[Any] = list(seed) if isinstance(seed, Sequence) else [seed]
+    for value in values:
+        if isinstance(value, bool) or not isinstance(value, Integral):
+            raise TypeError(f"seed must be an int or a sequence of ints, got {seed!r}")
+        if not -(2**63) <= int(value) < 2**64:
+            raise ValueError(f"seed must fit in 64 bits, got {value}")
+    if len(values) != R:
+        raise ValueError(f"seed must be {'one int' if R == 1 else f'R = {R} ints'}, got {len(values)}")
+    # the kernels read the bits as unsigned
+    signed = [int(value) - 2**64 if value >= 2**63 else int(value) for value in values]
+    return torch.tensor(signed, dtype=torch.int64, device="cpu")
+
+
+def check_sparse(x: Any) -> None:
+    """x is a floating sparse CSR tensor that needs no gradient."""
+    if not isinstance(x, Tensor):
+        raise TypeError(f"x must be a tensor, got {type(x).__name__}")
+    if x.layout is not torch.sparse_csr:
+        raise TypeError(f"x must be torch sparse CSR, got {x.layout}")
+    if x.dtype not in _FLOATS:
+        raise TypeError(f"x must be float32, float64, bfloat16 or float16, got {x.dtype}")
+    if x.requires_grad:
+        raise ValueError("x must not require grad when it is sparse: its gradient is not offered")
+
+
+def check_weight(x: Tensor, weight: Any, bias: Any) -> None:
+    """weight [F, D] or [R, F, D] and bias [D] or [R, D] or None go with x [N, F]."""
+    for name, t in (("weight", weight), *([] if bias is None else [("bias", bias)])):
+        if not isinstance(t, Tensor):
+            raise TypeError(f"{name} must be a tensor, got {type(t).__name__}")
+        if t.layout is not torch.strided:
+            raise TypeError(f"{name} must be a dense tensor, got {t.layout}")
+        if t.dtype != x.dtype and not torch.is_autocast_enabled(x.device.type):
+            raise TypeError(f"{name} must be {x.dtype} like x, got {t.dtype}")
+        if t.device != x.device:
+            raise ValueError(f"{name} must be on {x.device} like x, got {t.device}")
+    F = x.shape[-1]
+    if weight.dim() not in (2, 3) or weight.shape[-2] != F or (weight.dim() == 3 and weight.shape[0] == 0):
+        raise ValueError(f"weight must be [F, D] or [R, F, D] with F = {F}, R >= 1, got {shape(weight)}")
+    expected = (*weight.shape[:-2], weight.shape[-1])
+    if bias is not None and tuple(bias.shape) != expected:
+        name = "[D]" if weight.dim() == 2 else "[R, D]"
+        raise ValueError(f"bias must be {name} = {list(expected)}, got {shape(bias)}")
+
+
+def check_size(value: Any, name: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} must be an int, got {type(value).__name__}")
+    if not 1 <= value < 2**31:
+        raise ValueError(f"{name} must be in 1..2^31 - 1, got {value}")
+    return value
 
 
 def check_steps(steps: Any) -> int:

@@ -9,6 +9,7 @@ docs/math.md derives them and their gradients.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -24,11 +25,16 @@ from ugnn_fast._checks import (
     check_graph,
     check_nodes,
     check_number,
+    check_seeds,
+    check_share,
+    check_sparse,
     check_steps,
+    check_weight,
     node_shapes,
     shape,
     value_checks,
 )
+from ugnn_fast._sparse import sparse_features
 from ugnn_fast.graph import Graph
 
 _MEMORY = ("auto", "save", "recompute")
@@ -243,6 +249,36 @@ def denoising_energy(g: Graph, f: Tensor, s: Tensor, c: Tensor | float, *, backe
     if isinstance(c, Tensor) and c.dim() < graph_part.dim():
         c = c.unsqueeze(-1)
     return ops.row_sum((), off + 0.5 * c * graph_part)
+
+
+def sparse_linear(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    dropout: float = 0.0,
+    seed: int | Sequence[int] | None = None,
+    backend: str = "auto",
+) -> Tensor:
+    """dropout(x) @ weight + bias for a sparse x, such as a bag of words, with the mask made inside the product.
+
+    x: torch sparse CSR [N, F]. weight: [F, D] with bias [D] gives [N, D]; [R, F, D] with bias [R, D], R models side by
+    side, gives [N, R, D]. All of one dtype. dropout: the share of the stored values that is lost; the others are
+    divided by 1 - dropout. seed: a 64-bit integer, or R of them: model r gets the mask that it would get alone. None
+    draws them from torch's default generator, and nothing if dropout is 0. Gradients for weight and bias, not for x.
+
+    x is checked and transposed at its first use, and that is kept as long as x lives.
+    """
+    check_sparse(x)
+    check_weight(x, weight, bias)
+    dropout = check_share(dropout, "dropout")
+    R = 1 if weight.dim() == 2 else weight.shape[0]
+    seeds = None if dropout == 0 else check_seeds(seed, R)
+    features = sparse_features(x)
+    chosen = choose("sparse_linear", backend, weight)
+    if chosen == "reference":
+        return reference.sparse_linear(features, _reference_storage(weight), bias, dropout, seeds)
+    return ops.sparse_linear((), *features, weight, bias, dropout, seeds, chosen)
 
 
 def _tracked(*tensors: Tensor | None) -> bool:

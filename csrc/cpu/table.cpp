@@ -11,7 +11,8 @@ extern const KernelTable table;
 const KernelTable table = {UGNN_NAME(UGNN_ISA),   ada_propagate_forward_any, ada_propagate_backward_any,
                            propagate_forward_any, neighbor_stat_any,         neighbor_var_backward_any,
                            local_smoothness_any,  denoising_energy_any,      edge_dot_any,
-                           row_sum_any,           padded_width_any};
+                           row_sum_any,           sparse_linear_any,         sparse_dense_any,
+                           padded_width_any};
 
 }  // namespace UGNN_ISA
 }  // namespace ugnn

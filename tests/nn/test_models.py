@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 import ugnn_fast as uf
 from ugnn_fast.nn import APPNP, AdaUGNN
-from ugnn_fast.nn._mlp import _dropout
+from ugnn_fast.nn.sparse_linear import drop
 from ugnn_fast.testing import sample_graphs
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
@@ -37,7 +37,7 @@ def adjacency(g):
 
 def scores_of(net, x):
     mlp = net.mlp
-    return (x @ mlp.weight1 + mlp.bias1).relu() @ mlp.weight2 + mlp.bias2
+    return (x @ mlp.first.weight + mlp.first.bias).relu() @ mlp.second.weight + mlp.second.bias
 
 
 def c_of(net, x, g):
@@ -132,7 +132,7 @@ def test_detach_is_what_keeps_gradients_of_c_from_the_scores():
         net = model(steps=4, detach=detach).eval()
         found[detach] = gradients(net, net(x, g))
     torch.testing.assert_close(found[True]["h1"], found[False]["h1"])
-    assert (found[True]["mlp.weight2"] - found[False]["mlp.weight2"]).abs().max() > 1e-3
+    assert (found[True]["mlp.second.weight"] - found[False]["mlp.second.weight"]).abs().max() > 1e-3
 
 
 @pytest.mark.parametrize("kind", [AdaUGNN, APPNP])
@@ -172,7 +172,7 @@ def test_a_dropout_of_zero_draws_nothing():
 @pytest.mark.parametrize("p", [0.2, 0.8])
 def test_dropout_keeps_a_share_of_1_minus_p_and_the_mean(p, dtype):
     torch.manual_seed(0)
-    found = _dropout(torch.ones(200_000, dtype=dtype), p)
+    found = drop(torch.ones(200_000, dtype=dtype), p)
     assert found.dtype == dtype
     kept = found != 0
     # 6 standard deviations of the share
@@ -217,7 +217,7 @@ def test_replicas_differ_in_their_start_and_in_their_masks(layout):
         assert not torch.equal(parameter[0], parameter[1]), name
         with torch.no_grad():
             parameter[:] = parameter[:1].clone()
-    hidden = net.mlp._first(x, 0.5)
+    hidden = net.mlp.first(x)
     assert not torch.equal(hidden[:, 0], hidden[:, 1]), "the masks of x are the same"
     logits = net.eval()(x, g)
     torch.testing.assert_close(logits[:, 0], logits[:, 1])
@@ -227,10 +227,10 @@ def test_parameters_start_like_those_of_linear_layers():
     torch.manual_seed(0)
     net = AdaUGNN(400, 100, 25)
     for parameter, inputs in (
-        (net.mlp.weight1, 400),
-        (net.mlp.weight2, 100),
-        (net.mlp.bias1, 400),
-        (net.mlp.bias2, 100),
+        (net.mlp.first.weight, 400),
+        (net.mlp.second.weight, 100),
+        (net.mlp.first.bias, 400),
+        (net.mlp.second.bias, 100),
     ):
         bound = inputs**-0.5
         assert parameter.abs().max() <= bound
@@ -293,7 +293,7 @@ def test_compiles_without_a_graph_break():
 def test_repr_says_what_it_is():
     text = repr(AdaUGNN(5, 3, 2, replicas=4, soft=True))
     assert "steps=10, s=9, soft=True, detach=True" in text
-    assert "5, 3, 2, dropout=0.8, replicas=4" in text
+    assert "(first): SparseLinear(5, 3, dropout=0.8, replicas=4)" in text
     assert "alpha=0.1" in repr(APPNP(5, 3, 2))
 
 
@@ -350,8 +350,8 @@ def test_bad_input(kind):
     refused(ValueError, rf"{expected}, got \[{N}, {FEATURES - 1}\]", x[:, 1:])
     refused(ValueError, rf"{expected}, got \[{FEATURES}\]", x[0])
     refused(ValueError, rf"{expected}, got \[{N - 1}, {FEATURES}\]", x[1:].to_sparse_csr())
-    refused(TypeError, "x must be torch.float64 like the model's parameters, got torch.float32", x.float())
-    refused(TypeError, "x must be torch.float64 like the model's parameters, got torch.int64", x.long())
+    refused(TypeError, "x must be torch.float64 like the parameters, got torch.float32", x.float())
+    refused(TypeError, "x must be torch.float64 like the parameters, got torch.int64", x.long())
     refused(TypeError, "x must be dense or torch sparse CSR, got torch.sparse_coo", x.to_sparse())
     refused(TypeError, "x must be a tensor, got list", x.tolist())
     refused(ValueError, "x must be on cpu like the graph, got meta", x.to("meta"))

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ugnn_fast._checks import check_number, check_steps
-from ugnn_fast.nn._mlp import check_dropout, check_size
+from ugnn_fast._checks import check_number, check_share, check_size, check_steps
 
 
 @dataclass(frozen=True)
@@ -27,7 +26,7 @@ class Settings:
     def __post_init__(self) -> None:
         check_size(self.hidden, "hidden")
         check_number(self.weight_decay, "weight_decay", low=0.0)
-        check_dropout(self.dropout)
+        check_share(self.dropout, "dropout")
         check_steps(self.steps)
         if check_number(self.lr, "lr", low=0.0) == 0:
             raise ValueError("lr must be > 0, got 0")

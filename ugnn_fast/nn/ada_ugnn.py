@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from ugnn_fast._checks import acc_dtype, check_number, check_steps
 from ugnn_fast.functional import ada_c, ada_propagate
 from ugnn_fast.graph import Graph
-from ugnn_fast.nn._mlp import Mlp, init_uniform
+from ugnn_fast.nn._mlp import Mlp
+from ugnn_fast.nn.sparse_linear import init_uniform
 
 
 class AdaUGNN(nn.Module):
@@ -49,7 +50,7 @@ class AdaUGNN(nn.Module):
     def reset_parameters(self) -> None:
         """Draws all parameters anew."""
         self.mlp.reset_parameters()
-        init_uniform(self.h1, self.mlp.classes)
+        init_uniform(self.h1, self.h1.shape[-1])
 
     def forward(self, x: Tensor, graph: Graph) -> Tensor:
         self.mlp.check_input(x, graph)

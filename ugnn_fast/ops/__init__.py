@@ -9,6 +9,7 @@ from ugnn_fast.ops.neighbor_var import neighbor_var
 from ugnn_fast.ops.propagate import propagate
 from ugnn_fast.ops.reverse import reverse
 from ugnn_fast.ops.row_sum import row_sum
+from ugnn_fast.ops.sparse_linear import sparse_dense, sparse_linear
 
 __all__ = [
     "STATS",
@@ -21,5 +22,7 @@ __all__ = [
     "propagate",
     "reverse",
     "row_sum",
+    "sparse_dense",
+    "sparse_linear",
     "storage",
 ]

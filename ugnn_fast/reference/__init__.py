@@ -10,6 +10,7 @@ from ugnn_fast.reference.denoising_energy import denoising_energy
 from ugnn_fast.reference.local_smoothness import local_smoothness
 from ugnn_fast.reference.neighbor_var import neighbor_mean, neighbor_var
 from ugnn_fast.reference.propagate import propagate
+from ugnn_fast.reference.sparse_linear import sparse_linear
 
 __all__ = [
     "ada_c",
@@ -19,4 +20,5 @@ __all__ = [
     "neighbor_mean",
     "neighbor_var",
     "propagate",
+    "sparse_linear",
 ]

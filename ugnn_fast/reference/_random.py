@@ -11,7 +11,9 @@ _WEYL = (0x9E3779B9, 0xBB67AE85)
 _MASK = 0xFFFFFFFF
 
 
-def philox(seed: int, c0: Tensor, c1: Tensor, c2: Tensor | int, c3: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def philox(
+    seed: Tensor | int, c0: Tensor, c1: Tensor, c2: Tensor | int, c3: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Four words in 0..2^32 - 1 (int64) for each counter (c0, c1, c2, c3), with the 64-bit seed as the key."""
     key0, key1 = seed & _MASK, seed >> 32 & _MASK
     words = [torch.as_tensor(c, dtype=torch.int64, device=c0.device) for c in (c0, c1, c2, c3)]

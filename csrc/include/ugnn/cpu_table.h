@@ -23,6 +23,8 @@ void local_smoothness_any(const LocalSmoothness&);
 void denoising_energy_any(const DenoisingEnergy&);
 void edge_dot_any(const EdgeDot&);
 void row_sum_any(const RowSum&);
+void sparse_linear_any(const SparseLinear&);
+void sparse_dense_any(const SparseDense&);
 int64_t padded_width_any(DType, int64_t D);
 
 }  // namespace UGNN_ISA

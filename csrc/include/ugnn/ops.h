@@ -141,6 +141,40 @@ struct RowSum {
   void* out;           // A [D]
 };
 
+// The stored entries of a matrix [N, M], no column twice in a row.
+struct SparseRows {
+  const int64_t* rowptr;  // [N + 1]
+  const int32_t* col;     // [E]
+  const void* values;     // T [E]
+  int64_t N, M, E;
+};
+
+// out_ir = bias_r + sum_j keep_r(i, j) x_ij / (1 - drop) table_jr
+struct SparseLinear {
+  SparseRows x;
+  bool transposed;  // for the mask, row i here is column i
+  DType dtype;
+  int threads;
+  int64_t R, D;
+  const void* table;  // T: row j of replica r is at j * table_row + r * table_replica
+  int64_t table_row, table_replica;
+  const void* bias;      // T [R, D] or null
+  double drop;           // 0 <= drop < 1
+  const int64_t* seeds;  // [R]; null: everything is kept
+  void* out;             // T: row i of replica r is at i * out_row + r * out_replica
+  int64_t out_row, out_replica;
+};
+
+// out_ij = keep(i, j) x_ij / (1 - drop)
+struct SparseDense {
+  SparseRows x;
+  DType dtype;
+  int threads;
+  double drop;
+  const int64_t* seed;  // null: everything is kept
+  void* out;            // T [N, M]
+};
+
 struct KernelTable {
   const char* name;
   void (*ada_propagate_forward)(AdaPropagateForward&);
@@ -152,6 +186,8 @@ struct KernelTable {
   void (*denoising_energy)(const DenoisingEnergy&);
   void (*edge_dot)(const EdgeDot&);
   void (*row_sum)(const RowSum&);
+  void (*sparse_linear)(const SparseLinear&);
+  void (*sparse_dense)(const SparseDense&);
   int64_t (*padded_width)(DType, int64_t D);  // values a row of D columns takes in a kept table
 };
 

@@ -10,22 +10,23 @@ namespace ugnn {
 // Fourth word of the counter: what the numbers are for.
 enum class Stream : uint32_t { kDropEdge = 0, kAttention = 1, kFeatures = 2 };
 
+constexpr uint32_t kPhiloxMultiplier0 = 0xD2511F53u, kPhiloxMultiplier1 = 0xCD9E8D57u;
+constexpr uint32_t kPhiloxWeyl0 = 0x9E3779B9u, kPhiloxWeyl1 = 0xBB67AE85u;
+
 struct PhiloxWords {
   uint32_t word[4];
 };
 
 inline PhiloxWords philox(uint64_t seed, uint32_t c0, uint32_t c1, uint32_t c2, uint32_t c3) {
-  constexpr uint32_t kMultiplier0 = 0xD2511F53u, kMultiplier1 = 0xCD9E8D57u;
-  constexpr uint32_t kWeyl0 = 0x9E3779B9u, kWeyl1 = 0xBB67AE85u;
   uint32_t key0 = uint32_t(seed), key1 = uint32_t(seed >> 32);
   for (int round = 0; round < 10; ++round) {
-    const uint64_t product0 = uint64_t(kMultiplier0) * c0, product1 = uint64_t(kMultiplier1) * c2;
+    const uint64_t product0 = uint64_t(kPhiloxMultiplier0) * c0, product1 = uint64_t(kPhiloxMultiplier1) * c2;
     c0 = uint32_t(product1 >> 32) ^ c1 ^ key0;
     c1 = uint32_t(product1);
     c2 = uint32_t(product0 >> 32) ^ c3 ^ key1;
     c3 = uint32_t(product0);
-    key0 += kWeyl0;
-    key1 += kWeyl1;
+    key0 += kPhiloxWeyl0;
+    key1 += kPhiloxWeyl1;
   }
   return {{c0, c1, c2, c3}};
 }

@@ -223,6 +223,101 @@ UGNN_INLINE A sum_lanes(vec_t<A, kLanes> v) {
   }
 }
 
+// ---- 64-bit lanes that hold 32-bit words
+// the product of the lower half of each lane with a factor
+template <int kLanes>
+UGNN_INLINE vec_t<uint64_t, kLanes> multiply_low(vec_t<uint64_t, kLanes> v, uint32_t factor) {
+#if defined(__AVX512F__)
+  if constexpr (kLanes == 8) return (vec_t<uint64_t, 8>)_mm512_mul_epu32((__m512i)v, _mm512_set1_epi64(factor));
+#endif
+#if defined(__AVX2__)
+  if constexpr (kLanes == 4) return (vec_t<uint64_t, 4>)_mm256_mul_epu32((__m256i)v, _mm256_set1_epi64x(factor));
+#endif
+  return (v & 0xffffffffu) * factor;
+}
+
+// a ^ b ^ c, one instruction where there is one: the compiler does not find it by itself
+template <int kLanes>
+UGNN_INLINE vec_t<uint64_t, kLanes> xor3(vec_t<uint64_t, kLanes> a, vec_t<uint64_t, kLanes> b,
+                                         vec_t<uint64_t, kLanes> c) {
+#if defined(__AVX512F__)
+  if constexpr (kLanes == 8)
+    return (vec_t<uint64_t, 8>)_mm512_ternarylogic_epi64((__m512i)a, (__m512i)b, (__m512i)c, 0x96);
+#endif
+  return a ^ b ^ c;
+}
+
+// p[0] .. p[n - 1], n <= kLanes, zeros behind them
+template <int kLanes>
+UGNN_INLINE vec_t<uint64_t, kLanes> load_words(const int32_t* p, int n) {
+#if defined(__AVX512VL__)
+  if constexpr (kLanes == 8)
+    return (vec_t<uint64_t, 8>)_mm512_cvtepu32_epi64(_mm256_maskz_loadu_epi32(__mmask8((1u << n) - 1), p));
+#endif
+#if defined(__AVX2__)
+  if constexpr (kLanes == 4) {
+    const __m128i mask = _mm_cmpgt_epi32(_mm_set1_epi32(n), _mm_setr_epi32(0, 1, 2, 3));
+    return (vec_t<uint64_t, 4>)_mm256_cvtepu32_epi64(_mm_maskload_epi32(p, mask));
+  }
+#endif
+  static_assert(kLanes == 1 || kLanes == 4 || kLanes == 8);
+  return vec_t<uint64_t, kLanes>{} + uint32_t(*p);
+}
+
+// the lower halves
+template <int kLanes>
+UGNN_INLINE vec_t<int32_t, kLanes> words_to_int(vec_t<uint64_t, kLanes> words) {
+  if constexpr (kLanes == 1) {
+    return int32_t(words);
+  } else {
+    return __builtin_convertvector(words, vec_t<int32_t, kLanes>);
+  }
+}
+
+// bit l: whether l < n and the lower half of lane l is at least `from`
+template <int kLanes>
+UGNN_INLINE unsigned lanes_from(vec_t<uint64_t, kLanes> words, uint32_t from, int n) {
+#if defined(__AVX512F__)
+  if constexpr (kLanes == 8) {
+    const __m512i lowest = _mm512_set1_epi64(int64_t(uint64_t(from) << 32));
+    return _mm512_mask_cmpge_epu64_mask(__mmask8((1u << n) - 1), (__m512i)(words << 32), lowest);
+  }
+#endif
+  unsigned mask = 0;
+  if constexpr (kLanes == 1) {
+    mask = uint32_t(words) >= from;
+  } else {
+    for (int l = 0; l < kLanes; ++l) mask |= unsigned(uint32_t(words[l]) >= from) << l;
+  }
+  return mask & ((1u << n) - 1);
+}
+
+// The lanes that have a bit in mask, next to each other. `to` has room for kLanes values.
+template <int kLanes, class E>
+UGNN_INLINE void compress(E* to, vec_t<E, kLanes> v, unsigned mask) {
+  if constexpr (kLanes == 1) {
+    *to = v;
+  } else {
+    // compressing straight into memory takes a hundred cycles on some CPUs
+#if defined(__AVX512VL__)
+    if constexpr (kLanes == 8 && sizeof(E) == 4) {
+      const __m256i kept = _mm256_maskz_compress_epi32(__mmask8(mask), (__m256i)v);
+      std::memcpy(to, &kept, sizeof(kept));
+      return;
+    }
+    if constexpr (kLanes == 8 && sizeof(E) == 8) {
+      const __m512i kept = _mm512_maskz_compress_epi64(__mmask8(mask), (__m512i)v);
+      std::memcpy(to, &kept, sizeof(kept));
+      return;
+    }
+#endif
+    for (int l = 0; l < kLanes; ++l) {
+      *to = v[l];
+      to += mask >> l & 1;
+    }
+  }
+}
+
 // max(lo, min(v, hi)); NaN stays NaN
 template <class A, int kLanes>
 UGNN_INLINE vec_t<A, kLanes> clamp(vec_t<A, kLanes> v, A lo, A hi) {
