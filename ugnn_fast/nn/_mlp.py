@@ -41,12 +41,12 @@ class Mlp(nn.Module):
         return self.second.product(self.first.product(x, p).relu(), p)
 
     def check_input(self, x: Any, graph: Any) -> None:
-        if not isinstance(graph, Graph):
-            raise TypeError(f"graph must be a ugnn_fast.Graph, got {type(graph).__name__}")
         check_features(graph, x, self.first.in_features, self.first.weight.dtype)
 
 
-def check_features(graph: Graph, x: Any, in_features: int, dtype: torch.dtype) -> None:
-    """x is [N, in_features], dense or sparse CSR, of the model's dtype, on the graph's device."""
+def check_features(graph: Any, x: Any, in_features: int, dtype: torch.dtype) -> None:
+    """graph is one; x is [N, in_features], dense or sparse CSR, of the model's dtype, on the graph's device."""
+    if not isinstance(graph, Graph):
+        raise TypeError(f"graph must be a ugnn_fast.Graph, got {type(graph).__name__}")
     check_input(x, in_features, dtype, rows=graph.num_nodes)
     check_device(graph, x, "x")
