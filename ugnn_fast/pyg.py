@@ -239,7 +239,9 @@ class GCN2Conv(_Layer):
         return self._mix(h, self.weight1) + self._mix(self.alpha * x_0, self.weight2)
 
     def _mix(self, h: Tensor, weight: Tensor) -> Tensor:
-        return torch.addmm(h, h, weight, beta=1 - self.beta, alpha=self.beta)
+        # the matrix is mixed, not its product with h: the passes over tables as large as h cost more than the product
+        identity = torch.eye(self.channels, dtype=weight.dtype, device=weight.device)
+        return h @ torch.lerp(identity, weight, self.beta)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.channels}, alpha={self.alpha}, beta={self.beta})"
