@@ -17,13 +17,13 @@ test: $(VENV)/.test lint  ## set up, lint and run all tests
 lint: $(VENV)/.test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/clang-format --dry-run --Werror $(shell find csrc -name '*.cpp' -o -name '*.h')
+	$(BIN)/clang-format --dry-run --Werror $(shell find csrc tests/csrc -name '*.cpp' -o -name '*.h')
 	$(BIN)/mypy
 
 format: $(VENV)/.test
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
-	$(BIN)/clang-format -i $(shell find csrc -name '*.cpp' -o -name '*.h')
+	$(BIN)/clang-format -i $(shell find csrc tests/csrc -name '*.cpp' -o -name '*.h')
 
 bench: $(VENV)/.test  ## compare ada_propagate with its peers; the larger graphs need UGNN_DATA
 	$(BIN)/python -m bench.run

@@ -1,6 +1,6 @@
 """Fused sparse kernels for graph neural networks as graph signal denoising."""
 
-from ugnn_fast import datasets, nn, regularizers, solvers
+from ugnn_fast import datasets, nn, pyg, regularizers, solvers
 from ugnn_fast._backend import Backend, backends
 from ugnn_fast._checks import set_checks
 from ugnn_fast.dropping import drop_edges
@@ -40,6 +40,7 @@ __all__ = [
     "neighbor_var",
     "nn",
     "propagate",
+    "pyg",
     "regularizers",
     "set_checks",
     "solve",

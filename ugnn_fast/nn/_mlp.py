@@ -41,12 +41,12 @@ class Mlp(nn.Module):
         return self.second.product(self.first.product(x, p).relu(), p)
 
     def check_input(self, x: Any, graph: Any) -> None:
-        if not isinstance(graph, Graph):
-            raise TypeError(f"graph must be a ugnn_fast.Graph, got {type(graph).__name__}")
         check_features(graph, x, self.first)
 
 
-def check_features(graph: Graph, x: Any, layer: SparseLinear) -> None:
-    """x is an input of the model's first layer, with a row for each node, on the graph's device."""
+def check_features(graph: Any, x: Any, layer: SparseLinear) -> None:
+    """graph is one; x is an input of the model's first layer, with a row for each node, on the graph's device."""
+    if not isinstance(graph, Graph):
+        raise TypeError(f"graph must be a ugnn_fast.Graph, got {type(graph).__name__}")
     check_input(x, layer.in_features, layer.weight.dtype, rows=graph.num_nodes, replicas=layer.replicas)
     check_device(graph, x, "x")

@@ -60,7 +60,7 @@ class GATLayer(nn.Module):
             self.bias.zero_()
 
     def forward(self, x: Tensor, graph: Graph) -> Tensor:
-        self.check_input(x, graph)
+        check_features(graph, x, self.linear)
         h = self.linear.product(x, self.linear.dropout if self.training else 0.0)  # [N, H D] or [N, R, H D]
         N, H, D = graph.num_nodes, self.heads, self.out_features
         R = self.linear.replicas or 1
@@ -80,11 +80,6 @@ class GATLayer(nn.Module):
         both = torch.stack([self.att_src, self.att_dst], dim=-1).unsqueeze(-1)  # [..., H, D, 2, 1]
         own_head = torch.eye(self.heads, dtype=h.dtype, device=h.device)[:, None, None, :]
         return _product(h, (both * own_head).flatten(-4, -3).flatten(-2))
-
-    def check_input(self, x: Any, graph: Any) -> None:
-        if not isinstance(graph, Graph):
-            raise TypeError(f"graph must be a ugnn_fast.Graph, got {type(graph).__name__}")
-        check_features(graph, x, self.linear)
 
     def extra_repr(self) -> str:
         return (

@@ -165,12 +165,10 @@ class _Propagate(torch.autograd.Function):
         ctx.others = [None if isinstance(value, Tensor) else value for value in arguments]
         ctx.save_for_backward(result, states, *(arguments[k] for k in ctx.places))
         ctx.only_x = not any(ctx.needs_input_grad[3:])
-        ctx.self_adjoint = (
+        ctx.polynomial = (
             ctx.only_x
-            and a.out == "last"
+            and a.out != "all"
             and not a.clamped
-            and a.edge_value is None
-            and (a.norm in ("sym", "none") or (a.norm == "given" and a.left is a.right))
             and all(t is None or (t.dim() == 2 and t.shape[1] == 1) for t in (a.agg, a.skip, a.keep, a.prev))
         )
         return result
@@ -182,15 +180,24 @@ class _Propagate(torch.autograd.Function):
         for place, tensor in zip(ctx.places, tensors, strict=True):
             arguments[place] = tensor
         a = Arguments(*arguments)
-        if ctx.self_adjoint:
-            # a polynomial of one symmetric matrix with scalar coefficients is its own transpose (G5)
-            grads = {"x": propagate(ctx.graph, *a._replace(x=grad, keep_states=False))}
+        if ctx.polynomial:
+            # the K steps are a polynomial of one matrix, and their adjoint the same polynomial of its transpose (G5)
+            grads = {"x": propagate(ctx.graph, *_transposed(ctx.graph, a)._replace(x=grad, keep_states=False))}
         else:
             if torch.is_grad_enabled() and not ctx.only_x:
                 raise RuntimeError("propagate: double backward is offered for x alone; use backend='reference'")
             needed = {name for name, need in zip(Arguments._fields, ctx.needs_input_grad[2:], strict=True) if need}
             grads = _gradients(ctx.graph, a, grad, result[1:] if a.out == "all" else states, needed)
         return (None, None, *(grads.get(name) for name in Arguments._fields))
+
+
+def _transposed(graph: tuple, a: Arguments) -> Arguments:
+    """The same steps with (left (A o W) right)^T = right (A o W)^T left; A and c_i + c_j are symmetric."""
+    if a.norm == "row":
+        a = a._replace(norm="given", left=inverse_degree(graph, acc_dtype(a.x.dtype)), right=None)
+    # permuted once: K steps would look up the reverse entry K times
+    value = None if a.edge_value is None else a.edge_value[a.reverse]
+    return a._replace(left=a.right, right=a.left, edge_value=value)
 
 
 def _gradients(graph: tuple, a: Arguments, grad: Tensor, states: Tensor, needed: set[str]) -> dict[str, Tensor]:

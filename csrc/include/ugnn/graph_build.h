@@ -94,6 +94,24 @@ constexpr int64_t kHubLength = 8192;
 constexpr int64_t kHubShare = 256;
 RowPlan row_plan(const int64_t* rowptr, const int32_t* col, const float* weight, int64_t N, int threads);
 
+// The view of both that kernels take; it owns nothing.
+inline Csr csr_of(const BuiltGraph& graph, const RowPlan& plan) {
+  Csr g{};
+  g.rowptr = graph.rowptr.data.get();
+  g.col = graph.col.data.get();
+  g.weight = graph.weight.data.get();
+  g.degree = graph.degree.data.get();
+  g.hubs = plan.hubs.data.get();
+  g.order = plan.order.data.get();
+  g.near_rowptr = plan.near_rowptr.data.get();
+  g.near_col = plan.near_col.data.get();
+  g.near_weight = plan.near_weight.data.get();
+  g.N = graph.rowptr.size - 1;
+  g.E = graph.col.size;
+  g.H = plan.hubs.size;
+  return g;
+}
+
 // The entry of (j, i) for each entry (i, j) of a symmetric matrix with ascending rows. [E]
 Buffer<int64_t> reverse_entries(const int64_t* rowptr, const int32_t* col, int64_t N);
 
