@@ -1,5 +1,5 @@
 // Step kernels: backward of ada_propagate on any graph, for one instruction set.
-#include "ugnn/step.h"
+#include "ugnn/step_kernel.h"
 
 namespace ugnn {
 namespace UGNN_ISA {

@@ -1,5 +1,5 @@
 // Step kernels: the steps of ada_propagate and simple propagate, graphs without weights, for one instruction set.
-#include "ugnn/step.h"
+#include "ugnn/step_kernel.h"
 
 namespace ugnn {
 namespace UGNN_ISA {

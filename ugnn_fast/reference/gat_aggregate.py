@@ -19,7 +19,8 @@ def gat_aggregate(
     rows = i.unsqueeze(1).expand_as(e)
     largest = e.new_zeros(att_dst.shape).scatter_reduce(0, rows, e.detach(), "amax", include_self=False)
     powers = (e - largest[i]).exp()
-    alpha = powers / sum_over_neighbors(g, powers)[i]
+    total = sum_over_neighbors(g, powers)
+    alpha = powers / torch.where(total > 0, total, 1)[i]  # 0 in a row that has lost all of its entries
     if seeds is not None:
         alpha = alpha * attention_mask(i, j, alpha.shape[1], dropout, seeds) / (1 - dropout)
     return sum_over_neighbors(g, alpha.unsqueeze(-1) * x.to(dtype)[j]).to(x.dtype)

@@ -15,29 +15,35 @@ template <class A>
 UGNN_INLINE double weighted_sum(const Csr& g, int64_t i, const A* values) {
   const int64_t last = g.rowptr[i + 1];
   int64_t e = g.rowptr[i];
-  double sums[4] = {};
+  double sum = 0;
   if (g.weight) {
-    for (; e < last; ++e) sums[0] += double(g.weight[e]) * double(values[g.col[e]]);
-  } else {
+    for (; e < last; ++e) sum += double(g.weight[e]) * double(values[g.col[e]]);
+    return sum;
+  }
+  if (last - e >= 16) {
+    double sums[4] = {};
     for (; e + 4 <= last; e += 4) {
       UGNN_UNROLL
       for (int k = 0; k < 4; ++k) sums[k] += double(values[g.col[e + k]]);
     }
-    for (; e < last; ++e) sums[0] += double(values[g.col[e]]);
+    sum = (sums[0] + sums[1]) + (sums[2] + sums[3]);
   }
-  return (sums[0] + sums[1]) + (sums[2] + sums[3]);
+  for (; e < last; ++e) sum += double(values[g.col[e]]);
+  return sum;
 }
 
 // (B) for rows [begin, end) of a view, c and b in its order; returns the first node of the user whose c is negative or
 // not finite, or -1
 template <class A>
-int64_t node_step_sizes(const Csr& user, const View& view, const A* c, A* b, int64_t begin, int64_t end) {
+int64_t node_step_sizes(const View& view, const A* rho, const A* c, A* b, int64_t begin, int64_t end) {
   int64_t bad = -1;
   for (int64_t p = begin; p < end; ++p) {
-    const int64_t i = view.user_row(p);
-    if (!(c[p] >= 0 && c[p] < A(INFINITY)) && (bad < 0 || i < bad)) bad = i;
-    const double sum = weighted_sum(view.g, p, c);
-    b[p] = user.degree[i] > 0 ? A(1 / (2 + c[p] + sum / degree_of<A>(user, i))) : A(0.5);
+    if (!(c[p] >= 0 && c[p] < A(INFINITY))) {
+      const int64_t i = view.user_row(p);
+      if (bad < 0 || i < bad) bad = i;
+    }
+    const A mean = A(weighted_sum(view.g, p, c)) * rho[p] * rho[p];
+    b[p] = rho[p] > 0 ? 1 / (2 + c[p] + mean) : A(0.5);
   }
   return bad;
 }
@@ -72,13 +78,13 @@ void ada_propagate_forward(AdaPropagateForward& a) {
     const int thread = omp_get_thread_num();
     int64_t begin, end;
     even_share(N, begin, end);
-    for (int64_t p = begin; p < end; ++p) rho.get()[p] = rho_of<A>(a.g, view.user_row(p));
+    for_rho<A>(a.g, view, begin, end, [&](int64_t p, A value) { rho.get()[p] = value; });
     if (a.c) {
       c.fill(begin, end, a.RC);
       split.wait();
       for (int64_t r = 0; r < a.RC; ++r) {
         const int64_t bad =
-            node_step_sizes<A>(a.g, view, c.get() + r * N, b + r * N, split.begin(thread), split.end(thread));
+            node_step_sizes(view, rho.get(), c.get() + r * N, b + r * N, split.begin(thread), split.end(thread));
         if (a.check && bad >= 0) {
 #pragma omp critical
           a.bad_c = a.bad_c < 0 || bad < a.bad_c ? bad : a.bad_c;
@@ -167,8 +173,8 @@ void ada_propagate_backward(const AdaPropagateBackward& a) {
     int64_t begin, end;
     even_share(N, begin, end);
     c.fill(begin, end, a.RC);
+    for_rho<A>(a.g, view, begin, end, [&](int64_t p, A rho) { factors.get()[p].first = rho; });
     for (int64_t p = begin; p < end; ++p) {
-      factors.get()[p].first = rho_of<A>(a.g, view.user_row(p));
       if (gather_s) ones.get()[p] = {1, 0};
       for (int64_t r = 0; grad_c && r < a.RC; ++r) grad_c[r * N + p] = grad_b.get()[r * N + p] = 0;
     }

@@ -146,6 +146,22 @@ UGNN_INLINE A rho_of(const Csr& g, int64_t i) {
   return g.degree[i] > 0 ? A(1) / std::sqrt(degree_of<A>(g, i)) : A(0);
 }
 
+// rho of the rows [begin, end) of a view, to put(p, rho)
+template <class A, class Put>
+UGNN_INLINE void for_rho(const Csr& user, const View& view, int64_t begin, int64_t end, Put put) {
+  // rows of one length follow one another in near form: a root is taken for each length only
+  A rho = 0;
+  float last = 0;
+  for (int64_t p = begin; p < end; ++p) {
+    const int64_t i = view.user_row(p);
+    if (user.weight || user.degree[i] != last) {
+      last = user.degree[i];
+      rho = rho_of<A>(user, i);
+    }
+    put(p, rho);
+  }
+}
+
 // One step by all threads of the current parallel region; ends with a barrier.
 template <class T>
 void run_step(StepRun<T> run, const Step<T>& step, RowSplit& split) {

@@ -17,7 +17,7 @@ namespace ugnn {
 namespace UGNN_ISA {
 
 constexpr int kMaxThreads = 256;
-constexpr int kShares = 8;       // parts of a thread's rows that another thread may take over
+constexpr int kMaxShares = 8;    // parts of a thread's rows that another thread may take over
 constexpr int64_t kRowCost = 4;  // an epilogue costs about as much as so many neighbours
 
 // A barrier for the steps of one call that soon goes to sleep. OpenMP's own spins for milliseconds, and does so at
@@ -65,20 +65,23 @@ class Barrier {
   int sleepers_ = 0;
 };
 
-// The threads of one call. The rows are cut into kShares shares of equal work for
-// each thread. A thread that is done takes over shares of others: cores are not equally fast on every machine. Who
-// computes a row changes nothing in it.
+// The threads of one call. The rows are cut into shares of equal work, some for each thread. A thread that is done
+// takes over shares of others: cores are not equally fast on every machine. Who computes a row changes nothing in it.
 struct RowSplit {
-  int64_t bound[kMaxThreads * kShares + 1];
-  int next[kMaxThreads];  // shares of each thread that have been taken in this step
+  int64_t bound[kMaxThreads * kMaxShares + 1];
+  struct alignas(64) Counter {
+    int taken;  // shares of a thread in this step
+  };
+  Counter next[kMaxThreads];
   int threads = 1;
+  int shares = 1;  // of each thread
   Barrier barrier;
 
-  int64_t begin(int thread) const { return bound[thread * kShares]; }
-  int64_t end(int thread) const { return bound[(thread + 1) * kShares]; }
+  int64_t begin(int thread) const { return bound[thread * shares]; }
+  int64_t end(int thread) const { return bound[(thread + 1) * shares]; }
 
   void reset() {
-    for (int t = 0; t < threads; ++t) next[t] = 0;
+    for (int t = 0; t < threads; ++t) next[t].taken = 0;
   }
 
   void wait() {
@@ -91,9 +94,9 @@ struct RowSplit {
     for (int k = 0; k < threads; ++k) {
       const int owner = (thread + k) % threads;
       for (;;) {
-        const int share = __atomic_fetch_add(&next[owner], 1, __ATOMIC_RELAXED);
-        if (share >= kShares) break;
-        body(bound[owner * kShares + share], bound[owner * kShares + share + 1]);
+        const int share = __atomic_fetch_add(&next[owner].taken, 1, __ATOMIC_RELAXED);
+        if (share >= shares) break;
+        body(bound[owner * shares + share], bound[owner * shares + share + 1]);
       }
     }
   }
@@ -101,7 +104,7 @@ struct RowSplit {
 
 // Fewer threads than asked for when the work (in neighbour values) would not pay for waking them.
 inline int useful_threads(int asked, int64_t work) {
-  constexpr int64_t kWorkPerThread = 1 << 14;
+  constexpr int64_t kWorkPerThread = 1 << 18;
   int64_t threads = work / kWorkPerThread + 1;
   if (threads > asked) threads = asked;
   if (threads > kMaxThreads) threads = kMaxThreads;
@@ -118,7 +121,11 @@ inline void even_share(int64_t items, int64_t& begin, int64_t& end) {
 inline void split_rows(int threads, const Csr& g, RowSplit& split) {
   split.threads = threads;
   split.reset();
-  const int parts = threads * kShares;
+  // a share that takes no longer than to hand it out is none
+  constexpr int64_t kShareEntries = 1 << 14;
+  const int64_t shares = (g.E + kRowCost * g.N) / (kShareEntries * threads);
+  split.shares = threads == 1 || shares < 1 ? 1 : int(shares < kMaxShares ? shares : kMaxShares);
+  const int parts = threads * split.shares;
   const int64_t hub_len = hub_length(g.E);
   int64_t hub_entries = 0;
   for (int64_t h = 0; h < g.H; ++h) hub_entries += g.rowptr[g.hubs[h] + 1] - g.rowptr[g.hubs[h]];

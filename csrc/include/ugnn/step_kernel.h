@@ -1,0 +1,342 @@
+// The step kernel of step.h, compiled for every width in csrc/cpu/step_*.cpp.
+#pragma once
+
+#include "ugnn/step.h"
+
+namespace ugnn {
+namespace UGNN_ISA {
+
+// kWeighted: the graph may have weights, looked up at run time; without it there are none.
+template <class T, int kLanes, int kVecs, Weighting kW, bool kWeighted, Epilogue kE>
+struct StepKernel {
+  using A = acc_t<T>;
+  using V = vec_t<A, kLanes>;
+  static constexpr bool kInRow = kW == Weighting::kNodeInRow;
+  static constexpr bool kNode = kW == Weighting::kNode || kInRow;
+  static constexpr int64_t kLd = kLanes * kVecs;
+
+  struct Sums {
+    V s[kVecs];
+    V p[kNode ? kVecs : 1];
+  };
+
+  static UGNN_INLINE void clear(Sums& sums) {
+    UGNN_UNROLL
+    for (int v = 0; v < kVecs; ++v) {
+      sums.s[v] = V{};
+      if constexpr (kNode) sums.p[v] = V{};
+    }
+  }
+
+  static UGNN_INLINE void add_to(Sums& sums, const Sums& before) {
+    UGNN_UNROLL
+    for (int v = 0; v < kVecs; ++v) {
+      sums.s[v] += before.s[v];
+      if constexpr (kNode) sums.p[v] += before.p[v];
+    }
+  }
+
+  // entry e, with column j
+  static UGNN_INLINE void add(const Step<T>& a, int64_t e, int64_t j, Sums& sums) {
+    const T* row = a.table + j * kLd;
+    A w = 1;
+    if constexpr (kWeighted) {
+      if (a.g.weight) w = A(a.g.weight[e]);
+    }
+    if constexpr (kW == Weighting::kEdge) w *= a.edge[a.reverse ? a.reverse[e] : e];
+    // Every row is loaded once and kept: a second load from a line that is still on its way costs as much as a miss.
+    V u[kVecs];
+    UGNN_UNROLL
+    for (int v = 0; v < kVecs; ++v) {
+      u[v] = load<kLanes>(row + v * kLanes);
+      keep(u[v]);
+    }
+    V wc{};
+    if constexpr (kInRow) wc = last_lane<A, kLanes>(u[kVecs - 1]);
+    if constexpr (kW == Weighting::kNode) wc += a.c[j];
+    if constexpr (kNode && kWeighted) wc *= w;
+    UGNN_UNROLL
+    for (int v = 0; v < kVecs; ++v) {
+      if constexpr (kWeighted || kW == Weighting::kEdge) {
+        sums.s[v] += w * u[v];
+      } else {
+        sums.s[v] += u[v];
+      }
+      if constexpr (kNode) sums.p[v] += wc * u[v];
+    }
+  }
+
+  static UGNN_INLINE void gather(const Step<T>& a, int64_t begin, int64_t end, Sums& sums) {
+    if (a.prefetch) {
+      const int64_t last = a.g.E - 1;
+      for (int64_t e = begin; e < end; ++e) {
+        const int64_t ahead = e + a.prefetch < last ? e + a.prefetch : last;
+        const char* row = reinterpret_cast<const char*>(a.table + a.g.col[ahead] * kLd);
+        UGNN_UNROLL
+        for (int byte = 0; byte < int(sizeof(T) * kLd); byte += 64) __builtin_prefetch(row + byte, 0, 2);
+        add(a, e, a.g.col[e], sums);
+      }
+    } else {
+      for (int64_t e = begin; e < end; ++e) add(a, e, a.g.col[e], sums);
+    }
+  }
+
+  static UGNN_INLINE V y_of(const Sums& sums, A c_i, int v) {
+    if constexpr (kNode) return c_i * sums.s[v] + sums.p[v];
+    return sums.s[v];
+  }
+
+  // vector v of a row of which only the last vector may be partial
+  template <class U>
+  static UGNN_INLINE V load_row(const U* row, int v, const Tail<kLanes>& tail) {
+    return v < kVecs - 1 ? load<kLanes>(row + v * kLanes) : load_first<kLanes>(row + v * kLanes, tail);
+  }
+  template <class U>
+  static UGNN_INLINE void store_row(U* row, int v, V value, const Tail<kLanes>& tail) {
+    if (v < kVecs - 1) {
+      store<kLanes>(row + v * kLanes, value);
+    } else {
+      store_first<kLanes>(row + v * kLanes, value, tail);
+    }
+  }
+  // the value for a table row: with c_i behind the columns where it belongs there
+  static UGNN_INLINE V with_c(V value, A c_i, int v, const Tail<kLanes>& columns) {
+    if constexpr (kInRow) return v < kVecs - 1 ? value : first_or<A, kLanes>(value, c_i, columns);
+    return value;
+  }
+
+  // s is wanted in backward only: past the caches, unless everything stays near
+  static UGNN_INLINE void put_sums(const Step<T>& a, T* to, V s) {
+    if constexpr (std::is_same_v<T, float> && kLanes >= 8) {
+      if (a.prefetch) return stream<kLanes>(to, s);
+    }
+    store<kLanes>(to, s);
+  }
+
+  struct Tails {
+    Tail<kLanes> columns, width;
+  };
+
+  // kTable: x and out are tables in the order of the rows, as in all steps but the last
+  template <bool kTable>
+  static UGNN_INLINE void finish(const Step<T>& a, int64_t i, const Sums& sums, const Tails& tails) {
+    const Factors<A> factors = a.factors[i];
+    A c_i = 0;
+    if constexpr (kNode) c_i = a.c[i];
+    const int64_t row = !kTable && a.order ? a.order[i] : i;
+    UGNN_UNROLL
+    for (int v = 0; v < kVecs; ++v) {
+      V z = factors.first * y_of(sums, c_i, v);
+      if constexpr (kTable) {
+        z += factors.second * load<kLanes>(a.x + i * kLd + v * kLanes);
+      } else if (a.x) {
+        z += factors.second * load_row(a.x + row * a.ldx, v, tails.width);
+      }
+      if constexpr (kE == Epilogue::kGeneral) {
+        if (a.h) z += a.keep.at(i) * load_row(a.h + i * a.ldh, v, tails.width);
+        if (a.h_prev) z += a.prev.at(i) * load_row(a.h_prev + i * a.ldp, v, tails.width);
+        if (a.clamped) z = clamp<A, kLanes>(z, a.lo, a.hi);
+        if (a.next) store<kLanes>(a.next + i * kLd + v * kLanes, a.right.at(i) * z);
+        if (a.total) {
+          A* total = a.total + i * a.ldt;
+          store_row(total, v, load_row(total, v, tails.width) + a.gamma * z, tails.width);
+        }
+      }
+      if constexpr (kTable) {
+        store<kLanes>(a.out + i * kLd + v * kLanes, with_c(z, c_i, v, tails.columns));
+      } else if (kE == Epilogue::kForward || a.out) {
+        store_row(a.out + row * a.ldo, v, with_c(z, c_i, v, tails.columns), tails.width);
+      }
+      if (a.sums) put_sums(a, a.sums + i * kLd + v * kLanes, sums.s[v]);
+    }
+  }
+
+  // What row i adds to grad_c and grad_b, before the sum over its columns.
+  struct Dots {
+    V c, b;
+  };
+
+  // docs/math.md (G1)-(G3), with t = sums.s and G = rho y the gradient of the step's input
+  template <bool kTable>
+  static UGNN_INLINE Dots finish_backward(const Step<T>& a, int64_t i, const Sums& sums, const Tails& tails) {
+    const A rho = a.factors[i].first, b = a.factors[i].second, c_i = a.c[i];
+    const A to_x = a.first ? rho : 2 * b * rho, to_v = rho * b * rho;
+    // what the step before left to this one: 2 b G = 2 v / rho
+    const A from_v = a.both && rho > 0 ? 2 / rho : A(0);
+    Dots dots{};
+    UGNN_UNROLL
+    for (int v = 0; v < kVecs; ++v) {
+      const int64_t at = i * kLd + v * kLanes;
+      const V y = y_of(sums, c_i, v);
+      if (a.s) {
+        // what lies behind the columns in one factor of a product is zero in the other
+        const V u = load_row(a.u + i * kLd, v, tails.columns);
+        dots.c += load_row(a.table + i * kLd, v, tails.columns) * load<kLanes>(a.s + at) + u * sums.s[v];
+        dots.b += y * u;
+      }
+      if (a.grad_x) {
+        A* grad = a.grad_x + i * (kTable ? kLd : a.ldg);
+        V sum = to_x * y;
+        if (a.both) sum += from_v * load_row(a.table + i * kLd, v, tails.columns);
+        if constexpr (kTable) {
+          store<kLanes>(grad + v * kLanes, load<kLanes>(grad + v * kLanes) + sum);
+        } else {
+          store_row(grad, v, load_row(grad, v, tails.width) + sum, tails.width);
+        }
+      }
+      if (a.next) store<kLanes>(a.next + at, with_c(to_v * y, c_i, v, tails.columns));
+    }
+    dots.b *= b;
+    return dots;
+  }
+
+  template <bool kTable>
+  static UGNN_INLINE void finish_any(const Step<T>& a, int64_t i, const Sums& sums, const Tails& tails) {
+    if constexpr (kE == Epilogue::kBackward) {
+      const Dots dots = finish_backward<kTable>(a, i, sums, tails);
+      if (a.s) {
+        a.grad_c[i] += sum_lanes<A, kLanes>(dots.c);
+        if (!a.first) a.grad_b[i] += sum_lanes<A, kLanes>(dots.b);
+      }
+    } else {
+      finish<kTable>(a, i, sums, tails);
+    }
+  }
+
+  // rows i .. i + 3; the sums over columns are those of finish_any, four at a time
+  template <bool kTable>
+  static UGNN_INLINE void finish_four(const Step<T>& a, int64_t i, const Sums (&sums)[4], const Tails& tails) {
+    if constexpr (kE == Epilogue::kBackward && kLanes >= 4) {
+      Dots dots[4];
+      UGNN_UNROLL
+      for (int k = 0; k < 4; ++k) dots[k] = finish_backward<kTable>(a, i + k, sums[k], tails);
+      if (!a.s) return;
+      const auto to_c = sum_lanes_of_four<A, kLanes>(dots[0].c, dots[1].c, dots[2].c, dots[3].c);
+      store<4>(a.grad_c + i, load<4>(a.grad_c + i) + to_c);
+      if (a.first) return;
+      const auto to_b = sum_lanes_of_four<A, kLanes>(dots[0].b, dots[1].b, dots[2].b, dots[3].b);
+      store<4>(a.grad_b + i, load<4>(a.grad_b + i) + to_b);
+    } else {
+      UGNN_UNROLL
+      for (int k = 0; k < 4; ++k) finish_any<kTable>(a, i + k, sums[k], tails);
+    }
+  }
+
+  static UGNN_INLINE Tails tails_of(const Step<T>& a) {
+    constexpr int kBefore = (kVecs - 1) * kLanes;
+    return {Tail<kLanes>(a.columns - kBefore), Tail<kLanes>(a.width - kBefore)};
+  }
+
+  // Items [begin, end) of one part of a step.
+  static void run(const Step<T>& a, Part part, int64_t begin, int64_t end) {
+    if constexpr (kVecs == 1 && !kWeighted && std::is_same_v<T, float>) {
+      if (part == Part::kRows && a.ascending) {
+        const bool tables = kE == Epilogue::kBackward ? a.ldg == kLd : a.x && a.ldx == kLd && a.ldo == kLd && !a.order;
+        return tables && a.width == kLd ? run_together<true>(a, begin, end) : run_together<false>(a, begin, end);
+      }
+    }
+    run_items(a, part, begin, end);
+  }
+
+  // Narrow rows of much the same length, ascending, four at a time: four chains of sums, and less to decide for each
+  // row. The order in which a row is summed stays the same. The step is a copy: stores go through pointers to
+  // anything, and the compiler would read its members again after each.
+  template <bool kTable>
+  static void run_together(const Step<T>& step, int64_t begin, int64_t end) {
+    const Step<T> a = step;
+    const Tails tails = tails_of(a);
+    const int32_t* const col = a.g.col;
+    int64_t i = begin;
+    for (; i + 4 <= end; i += 4) {
+      const int64_t* const start = a.g.rowptr + i;
+      if (__builtin_expect(start[4] - start[3] > kBlockEntries, 0)) break;
+      const int64_t shortest = start[1] - start[0];
+      Sums sums[4];
+      UGNN_UNROLL
+      for (int k = 0; k < 4; ++k) clear(sums[k]);
+      for (int64_t e = 0; e < shortest; ++e) {
+        UGNN_UNROLL
+        for (int k = 0; k < 4; ++k) add(a, start[k] + e, col[start[k] + e], sums[k]);
+      }
+      UGNN_UNROLL
+      for (int k = 1; k < 4; ++k) {
+        for (int64_t e = start[k] + shortest; e < start[k + 1]; ++e) add(a, e, col[e], sums[k]);
+      }
+      finish_four<kTable>(a, i, sums, tails);
+    }
+    run_items(step, Part::kRows, i, end);
+  }
+
+  // One function for all parts, so that gather and epilogue are compiled once.
+  static __attribute__((noinline)) void run_items(const Step<T>& step, Part part, int64_t begin, int64_t end) {
+    const Step<T> a = step;
+    const int64_t hub_len = hub_length(a.g.E);
+    const HubPieces pieces{a.g};
+    const Tails tails = tails_of(a);
+    for (int64_t item = begin; item < end; ++item) {
+      Sums sums;
+      int64_t i = 0;
+      if (__builtin_expect(part != Part::kHubs, 1)) {
+        int64_t first, last;
+        if (__builtin_expect(part == Part::kRows, 1)) {
+          i = item;
+          first = a.g.rowptr[i];
+          last = a.g.rowptr[i + 1];
+          if (__builtin_expect(last - first > hub_len, 0)) continue;
+        } else {
+          pieces.find(item, first, last);
+        }
+        // long rows in blocks: one sum over thousands of neighbours would lose digits
+        Sums before;
+        bool more = false;
+        do {
+          const int64_t stop = last - first > kBlockEntries ? first + kBlockEntries : last;
+          clear(sums);
+          gather(a, first, stop, sums);
+          if (__builtin_expect(more, 0)) add_to(sums, before);
+          if (__builtin_expect(stop < last, 0)) before = sums;
+          more = true;
+          first = stop;
+        } while (__builtin_expect(first < last, 0));
+        if (__builtin_expect(part == Part::kPieces, 0)) {
+          A* partial = a.partial + item * 2 * kLd;
+          UGNN_UNROLL
+          for (int v = 0; v < kVecs; ++v) {
+            store<kLanes>(partial + v * kLanes, sums.s[v]);
+            if constexpr (kNode) store<kLanes>(partial + kLd + v * kLanes, sums.p[v]);
+          }
+          continue;
+        }
+      } else {
+        i = a.g.hubs[item];
+        int64_t number, last;
+        clear(sums);
+        for (pieces.range(item, number, last); number < last; ++number) {
+          const A* partial = a.partial + number * 2 * kLd;
+          UGNN_UNROLL
+          for (int v = 0; v < kVecs; ++v) {
+            sums.s[v] += load<kLanes>(partial + v * kLanes);
+            if constexpr (kNode) sums.p[v] += load<kLanes>(partial + kLd + v * kLanes);
+          }
+        }
+      }
+      finish_any<false>(a, i, sums, tails);
+    }
+  }
+};
+
+#define UGNN_STEP_KERNEL(T, kW, kWeighted, kE)                                                       \
+  template <>                                                                                        \
+  StepRun<T> step_kernel<T, kW, kWeighted, kE>(int columns) {                                        \
+    return for_shape<T>(padded(columns), [](auto shape) -> StepRun<T> {                              \
+      return StepKernel<T, decltype(shape)::kLanes, decltype(shape)::kVecs, kW, kWeighted, kE>::run; \
+    });                                                                                              \
+  }
+// kernels that every type has
+#define UGNN_STEP_KERNELS(kW, kE)        \
+  UGNN_STEP_KERNEL(float, kW, true, kE)  \
+  UGNN_STEP_KERNEL(double, kW, true, kE) \
+  UGNN_STEP_KERNEL(bfloat16, kW, true, kE)
+
+}  // namespace UGNN_ISA
+}  // namespace ugnn
