@@ -1,9 +1,7 @@
 // Python bindings of graph building: numpy arrays in and out, the GIL released in between.
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
-#include <pybind11/stl.h>
 
-#include <optional>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -124,12 +122,15 @@ int64_t check_built(const RowPtr& rowptr, const Columns& col) {
   return N;
 }
 
-py::tuple row_plan(const RowPtr& rowptr, const Columns& col, const std::optional<Weights>& weight, int threads) {
+py::tuple row_plan(const RowPtr& rowptr, const Columns& col, const py::object& weight, int threads) {
   const int64_t N = check_built(rowptr, col);
+  Weights weights;
+  if (!weight.is_none()) weights = py::cast<Weights>(weight);
+  const float* values = weight.is_none() ? nullptr : weights.data();
   ugnn::RowPlan plan;
   {
     py::gil_scoped_release release;
-    plan = ugnn::row_plan(rowptr.data(), col.data(), weight ? weight->data() : nullptr, N, threads);
+    plan = ugnn::row_plan(rowptr.data(), col.data(), values, N, threads);
   }
   py::object near_weight = py::none();
   if (plan.near_weight.data) near_weight = to_numpy(std::move(plan.near_weight));

@@ -38,14 +38,12 @@ class GatKernel {
       : a_(step), slice_(slice), weights_(step.scores, slice), tail_(slice.width - (kVecs - 1) * kLanes) {
     for (int v = 0; v < kVecs; ++v) {
       base_[v] = lane_of(v * kLanes);
-      if constexpr (kLanes > 1) {
-        for (int l = 0; l < kLanes; ++l) index_[v][l] = lane_of(v * kLanes + l) - base_[v];
-      }
+      for (int l = 0; l < kLanes; ++l) index_[v][l] = lane_of(v * kLanes + l) - base_[v];
     }
   }
 
   // Items [begin, end) of one part of a pass.
-  void run(Part part, int64_t begin, int64_t end) {
+  __attribute__((noinline)) void run(Part part, int64_t begin, int64_t end) {
     const Csr& g = a_.scores.g;
     const int64_t hub_len = hub_length(g.E);
     const HubPieces pieces{g};
@@ -95,12 +93,7 @@ class GatKernel {
 
   // values of lanes, for the columns of vector v
   static UGNN_INLINE V to_columns(const A* lanes, int base, Index index) {
-    if constexpr (kLanes == 1) {
-      (void)index;
-      return lanes[base];
-    } else {
-      return __builtin_shuffle(load<kLanes>(lanes + base), index);
-    }
+    return __builtin_shuffle(load<kLanes>(lanes + base), index);
   }
 
   template <class U>
@@ -129,7 +122,7 @@ class GatKernel {
     clear(local);
     UGNN_UNROLL
     for (int v = 0; v < kVecs; ++v) {
-      if constexpr (kLanes > 1) index[v] = index_[v];
+      index[v] = index_[v];
       base[v] = base_[v];
     }
     for (int e = 0; e < n; ++e) {
@@ -292,7 +285,7 @@ void run_gat_pass(const GatStep<T>& step, const GatSlices<T>& slices, RowSplit& 
   const Csr& g = step.scores.g;
   for (int64_t number = 0; number < slices.count(); ++number) {
     const GatSlice slice = slices.at(number);
-    for_shape<T>(padded(slice.width), [&](auto shape) {
+    for_vector_shape<T>(padded(slice.width < 4 ? 4 : slice.width), [&](auto shape) {
       GatKernel<T, shape.kLanes, shape.kVecs, kPass> kernel(step, slice);
       int64_t begin, end;
       if (g.H) {

@@ -127,7 +127,7 @@ class GatWeights {
   }
 
   // The weights of entries [first, first + n) of the row, n <= entries_at_once(). kForward: relative to max().
-  void fill(int64_t first, int n) {
+  __attribute__((noinline)) void fill(int64_t first, int n) {
     if (stride_ == 4) {
       copy_others<4>(first, n);
     } else {
@@ -153,7 +153,7 @@ class GatWeights {
   }
 
   // Takes in the sums of another part of the same row; then scale() is for what was there, and the result for the part.
-  void merge(const A* sum, const A* max, A* part_scale) {
+  __attribute__((noinline)) void merge(const A* sum, const A* max, A* part_scale) {
     for (int k = 0; k < stride_; ++k) {
       if constexpr (kForward) {
         const A before = shift_[k], both = max[k] > before ? max[k] : before;

@@ -56,17 +56,23 @@ auto for_wide_shape(int ld, Body body) {
 #endif
 }
 
-// body(Shape<...>{}) for a padded width
+// body(Shape<...>{}) for a padded width of at least 4
 template <class T, class Body>
-auto for_shape(int ld, Body body) {
-  if (ld == 1) return body(Shape<1, 1>{});
-  if (ld == 2) return body(Shape<1, 2>{});
+auto for_vector_shape(int ld, Body body) {
   if (ld == 4) return body(Shape<4, 1>{});
   if constexpr (kMaxWidth<T> == 8) {
     return body(Shape<8, 1>{});
   } else {
     return for_wide_shape(ld, body);
   }
+}
+
+// body(Shape<...>{}) for a padded width
+template <class T, class Body>
+auto for_shape(int ld, Body body) {
+  if (ld == 1) return body(Shape<1, 1>{});
+  if (ld == 2) return body(Shape<1, 2>{});
+  return for_vector_shape<T>(ld, body);
 }
 }  // namespace UGNN_ISA
 }  // namespace ugnn

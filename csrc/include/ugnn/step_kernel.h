@@ -14,6 +14,11 @@ struct StepKernel {
   static constexpr bool kInRow = kW == Weighting::kNodeInRow;
   static constexpr bool kNode = kW == Weighting::kNode || kInRow;
   static constexpr int64_t kLd = kLanes * kVecs;
+#if defined(UGNN_ISA_base)
+  static constexpr bool kTogether = false;
+#else
+  static constexpr bool kTogether = kVecs == 1 && !kWeighted && std::is_same_v<T, float>;
+#endif
 
   struct Sums {
     V s[kVecs];
@@ -229,10 +234,13 @@ struct StepKernel {
 
   // Items [begin, end) of one part of a step.
   static void run(const Step<T>& a, Part part, int64_t begin, int64_t end) {
-    if constexpr (kVecs == 1 && !kWeighted && std::is_same_v<T, float>) {
+    if constexpr (kTogether) {
       if (part == Part::kRows && a.ascending) {
-        const bool tables = kE == Epilogue::kBackward ? a.ldg == kLd : a.x && a.ldx == kLd && a.ldo == kLd && !a.order;
-        return tables && a.width == kLd ? run_together<true>(a, begin, end) : run_together<false>(a, begin, end);
+        // the gradient of x is a table in near form
+        if (kE == Epilogue::kBackward || (a.x && a.width == kLd && a.ldx == kLd && a.ldo == kLd && !a.order)) {
+          return run_together<true>(a, begin, end);
+        }
+        if constexpr (kE != Epilogue::kBackward) return run_together<false>(a, begin, end);
       }
     }
     run_items(a, part, begin, end);
