@@ -213,7 +213,7 @@ def test_compile_with_inductor():
 
 def test_compile_chooses_memory_without_a_graph_break(monkeypatch):
     # as on a graph large enough to ask how much memory is free
-    monkeypatch.setattr(uf._memory, "_SMALL", 0)
+    monkeypatch.setattr(uf._memory, "SMALL", 0)
     g = graph_of(30)
     leaves = inputs_of("ada_propagate", g)
     torch._dynamo.reset()

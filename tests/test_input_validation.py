@@ -213,7 +213,7 @@ def test_unknown_or_missing_backend(name):
 
 @pytest.fixture
 def little_memory(monkeypatch):
-    monkeypatch.setattr(_memory, "_SMALL", 0)
+    monkeypatch.setattr(_memory, "SMALL", 0)
     monkeypatch.setattr(_memory, "free_bytes", lambda device: 1000)
 
 

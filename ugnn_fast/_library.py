@@ -24,6 +24,10 @@ GRAPH = (
 _lib = torch.library.Library("ugnn", "DEF")
 
 
+# arguments that need no second look
+_PLAIN = frozenset({torch.nn.Parameter, type(None), bool, int, float, str, list, tuple})
+
+
 def _wants_grad(args: tuple) -> bool:
     if torch.is_grad_enabled():
         for a in args:
@@ -42,7 +46,8 @@ def _plain_eager(args: tuple) -> bool:
     ):
         return False
     for a in args:
-        if isinstance(a, Tensor) and type(a) is not Tensor and type(a) is not torch.nn.Parameter:
+        kind = type(a)
+        if kind is not Tensor and kind not in _PLAIN and isinstance(a, Tensor):
             return False
     return True
 
@@ -52,12 +57,13 @@ class Operator:
 
     def __init__(self, op: Any, body: Callable, function: type[torch.autograd.Function] | None, first_only: bool):
         self.op, self._body, self._function, self._first_only = op, body, function, first_only
+        self._apply = None if function is None else function.apply
 
     def __call__(self, graph: tuple, *args: Any) -> Any:
         if not _plain_eager(args):
             result = self.op(*graph, *args)
-        elif self._function is not None and _wants_grad(args):
-            return self._function.apply(self._body, graph, *args)
+        elif self._apply is not None and _wants_grad(args):
+            return self._apply(self._body, graph, *args)
         else:
             result = self._body(graph, *args)
         return result[0] if self._first_only else result

@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 
 # below this nobody runs out of memory, and asking the system costs more than a small call
-_SMALL = 64 << 20
+SMALL = 64 << 20
 
 
 def _read_number(path: str) -> int | None:
@@ -36,7 +36,7 @@ def free_bytes(device: torch.device) -> int:
 
 def require(bytes_needed: int, device: torch.device, what: str, hint: str = "") -> None:
     """Raises MemoryError, with figures, when `what` needs more than there is."""
-    if bytes_needed < _SMALL:
+    if bytes_needed < SMALL:
         return
     free = free_bytes(device)
     if bytes_needed > free:
@@ -47,4 +47,4 @@ def require(bytes_needed: int, device: torch.device, what: str, hint: str = "") 
 
 def fits_a_quarter(bytes_needed: int, device: torch.device) -> bool:
     """Whether so much stays under a quarter of the free memory."""
-    return bytes_needed < _SMALL or bytes_needed < free_bytes(device) // 4
+    return bytes_needed < SMALL or bytes_needed < free_bytes(device) // 4

@@ -50,7 +50,7 @@ def _body(graph, x, c, c_value, steps, memory, backend, check):
     b_size, table_size = _sizes(x, c, steps, memory)
     dtype = acc_dtype(x.dtype)
     size = b_size + _KEPT[memory][1] * table_size
-    if size:
+    if size * dtype.itemsize >= _memory.SMALL:
         hint = '; memory="recompute" keeps half of it' if memory == "save" else ""
         _memory.require(size * dtype.itemsize, x.device, f'ada_propagate with memory="{memory}"', hint)
     kept = reused_empty(size, dtype)
@@ -81,7 +81,8 @@ def _backward_body(graph, grad_h, h, c, kept, steps, memory, backend, need_x, ne
     # gradients are summed over the steps in the accumulation type
     grad_x = torch.empty_like(grad_h, dtype=kept.dtype) if need_x else None
     grad_c = torch.empty_like(rows) if need_c else None
-    b, u, s = _addresses(kept, *_sizes(grad_h, c, steps, memory), memory)
+    b_size, tables = c.numel(), _KEPT[memory][1]
+    b, u, s = _addresses(kept, b_size, (kept.numel() - b_size) // tables if tables else 0, memory)
     native.ada_propagate_backward(
         csr(graph), DTYPES[grad_h.dtype], torch.get_num_threads(), R, D, steps, grad_h.data_ptr(), h.data_ptr(),
         rows.data_ptr(), 1 if c.dim() == 1 else R, b, u, s, pointer(grad_x), pointer(grad_c),
