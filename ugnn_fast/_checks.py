@@ -188,6 +188,8 @@ def check_size(value: Any, name: str) -> int:
 
 
 def check_steps(steps: Any) -> int:
+    if type(steps) is int and steps >= 0:
+        return steps
     return check_count(steps, "steps", 0)
 
 

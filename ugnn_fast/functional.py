@@ -68,7 +68,7 @@ def ada_propagate(
         return reference.ada_propagate(g, _reference_storage(x), c, steps)
     if isinstance(c, float):
         return ops.ada_propagate(g.tensors(), x, None, c, steps, "none", chosen, False)
-    if not _tracked(c):
+    if not (c.requires_grad and torch.is_grad_enabled()):
         memory = "none"
     elif memory == "auto":
         memory = _memory_mode(x, steps)

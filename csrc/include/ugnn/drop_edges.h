@@ -92,10 +92,19 @@ class KeptGraph {
 #pragma omp barrier
 #pragma omp single
       add_up();
+      const int64_t limit = rowptr_.get()[end];
       for (int64_t i = begin; i < end; ++i) {
         const uint8_t* bits = bits_.get() + all.rowptr[i] / 8 + i;
         int64_t to = rowptr_.get()[i];
         for (int64_t e = all.rowptr[i]; e < all.rowptr[i + 1]; e += 8) {
+          // whole vectors, unless they would reach into what another thread writes
+          if (!all.weight && to + 8 <= limit && e + 8 <= all.E) {
+            vec_t<int32_t, 8> columns;
+            std::memcpy(&columns, all.col + e, sizeof(columns));
+            compress<8>(col_.get() + to, columns, *bits);
+            to += __builtin_popcount(*bits++);
+            continue;
+          }
           for (unsigned kept = *bits++; kept; kept &= kept - 1, ++to) {
             const int64_t from = e + __builtin_ctz(kept);
             col_.get()[to] = all.col[from];
