@@ -15,8 +15,8 @@ from ugnn_fast._sparse import sparse_features
 from ugnn_fast.functional import sparse_linear
 
 # Share of stored entries from which x is made dense, with its mask, in every call, for torch's matrix product.
-# Measured by `python -m bench.sparse_linear --density` (AMD EPYC 9004, avx512, 2026-11): forward and backward take the
-# same time at 0.57 to 0.88 for 64 columns, 0.58 to 0.7 for 16, 0.4 to 0.75 for 256, without and with dropout 0.5.
+# From a sweep on one thread, which `python -m bench.sparse_linear --density` repeats (AMD EPYC 9004, avx512, 2026-11):
+# both take the same time at 0.57 to 0.88 for 64 columns, 0.58 to 0.7 for 16, 0.4 to 0.75 for 256, masked or not.
 DENSE_FROM = 0.6
 
 
