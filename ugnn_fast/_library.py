@@ -56,7 +56,7 @@ class Operator:
     """A registered operator. Called with a graph's tensors as one tuple (or none, if it takes no graph)."""
 
     def __init__(self, op: Any, body: Callable, function: type[torch.autograd.Function] | None, first_only: bool):
-        self.op, self._body, self._function, self._first_only = op, body, function, first_only
+        self.op, self._body, self._first_only = op, body, first_only
         self._apply = None if function is None else function.apply
 
     def __call__(self, graph: tuple, *args: Any) -> Any:
