@@ -108,11 +108,12 @@ def test_nothing_heavy_is_imported():
     before = set(sys.modules)
     import ugnn_fast
     extra = {name.partition(".")[0] for name in set(sys.modules) - before}
-    print(*sorted(extra))
+    print(*sorted(extra), *(name for name in sys.modules if name.startswith("ugnn_fast.kernels.")))
     """
     extra = set(run_python(code).split())
+    # torch may import triton by itself
+    assert not any(name.startswith("ugnn_fast.kernels.") for name in extra)
     assert not extra & {
-        "triton",
         "scipy",
         "matplotlib",
         "networkx",

@@ -1,5 +1,7 @@
 """Which backends there are, which one a call takes, and why another one cannot."""
 
+import importlib.util
+import os
 import warnings
 from dataclasses import dataclass
 
@@ -22,7 +24,11 @@ OPS = (
     "drop_edges",
     "sparse_linear",
 )
-_CPU_DTYPES = (torch.float32, torch.float64, torch.bfloat16)
+_TRITON_OPS = ("ada_propagate", "propagate", "neighbor_mean")
+_DTYPES = {
+    "cpu": (torch.float32, torch.float64, torch.bfloat16),
+    "triton": (torch.float32, torch.float16, torch.bfloat16),
+}
 
 
 @dataclass(frozen=True)
@@ -43,8 +49,22 @@ def _all() -> dict[str, Backend]:
         "reference": Backend("reference", True, True, None, OPS),
         "cpu": Backend("cpu", native, native, _native.reason, OPS if native else ()),
         "cuda": Backend("cuda", False, False, later.format("CUDA"), ()),
-        "triton": Backend("triton", False, False, later.format("Triton"), ()),
+        "triton": _triton(),
     }
+
+
+def _interpreting() -> bool:
+    """Whether Triton kernels run in its interpreter, on tensors of the CPU; triton reads this when it is imported."""
+    return os.environ.get("TRITON_INTERPRET", "0") not in ("", "0")
+
+
+def _triton() -> Backend:
+    if importlib.util.find_spec("triton") is None:
+        return Backend("triton", False, False, "triton is not installed", ())
+    reason = None
+    if not torch.cuda.is_available() and not _interpreting():
+        reason = "no GPU was found (TRITON_INTERPRET=1 runs the kernels in Triton's interpreter)"
+    return Backend("triton", True, reason is None, reason, _TRITON_OPS)
 
 
 _BACKENDS = _all()
@@ -60,21 +80,23 @@ def choose(op: str, backend: str, x: torch.Tensor) -> str:
     """The backend that computes `op` on x: the one asked for, or the best one for its device and dtype."""
     device, dtype = x.device.type, x.dtype
     if backend == "auto":
-        if device == "cpu" and _BACKENDS["cpu"].runs:
-            if dtype in _CPU_DTYPES:
-                return "cpu"
-            _warn_once((op, "cpu", dtype), f"{op}: the cpu backend has no {dtype} kernel, the reference computes it")
-        return "reference"
-    if backend not in _BACKENDS:
+        backend = "cpu" if device == "cpu" else "triton" if device == "cuda" else "reference"
+        if not _BACKENDS[backend].runs:
+            return "reference"
+    elif backend not in _BACKENDS:
         raise ValueError(f"backend must be auto or one of {', '.join(_BACKENDS)}, got {backend!r}")
     if backend == "reference":
         return backend
     info = _BACKENDS[backend]
     if not info.runs:
         raise RuntimeError(f"backend {backend} cannot run: {info.reason}")
-    if device != "cpu":
-        raise RuntimeError(f"backend cpu needs tensors on the CPU, got {device}")
-    if dtype not in _CPU_DTYPES:
+    wanted = "cpu" if backend == "cpu" or _interpreting() else "cuda"
+    if device != wanted:
+        raise RuntimeError(f"backend {backend} needs tensors on {wanted}, got {device}")
+    if op not in info.ops:
+        _warn_once((op, backend), f"{op}: backend {backend} does not have it, the reference computes it")
+        return "reference"
+    if dtype not in _DTYPES[backend]:
         _warn_once((op, backend, dtype), f"{op}: backend {backend} has no {dtype} kernel, the reference computes it")
         return "reference"
     return backend

@@ -15,10 +15,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ugnn_fast import kernels  # type: ignore[attr-defined]
+
 # How an operator's schema takes a graph; Graph.tensors() has this order. Python passes it as one tuple.
 GRAPH = (
-    "Tensor rowptr, Tensor col, Tensor? weight, Tensor degree, Tensor hubs,"
-    " Tensor order, Tensor near_rowptr, Tensor near_col, Tensor? near_weight, int drop_seed, int keep_from"
+    "Tensor rowptr, Tensor col, Tensor? weight, Tensor degree, Tensor hubs, Tensor order, Tensor near_rowptr,"
+    " Tensor near_col, Tensor? near_weight, Tensor plan, int[] plan_sizes, int drop_seed, int keep_from"
 )
 
 _lib = torch.library.Library("ugnn", "DEF")
@@ -79,7 +81,8 @@ def define(
 ) -> Operator:
     """Registers `ugnn::<schema>`.
 
-    body(graph, *args) and fake(graph, *args) return all results. function.forward(ctx, kernel, graph, *args) gets them
+    body(graph, *args) and fake(graph, *args) return all results; body is that of the cpu backend, those of others have
+    the same arguments and are found by name. function.forward(ctx, kernel, graph, *args) gets them
     from kernel(graph, *args). With first_only the results behind the first are what forward keeps for backward: the
     Function returns the first alone, and so does a call of the Operator. autocast(dtype, args) returns the arguments
     behind the graph as they shall be inside an autocast region of that dtype.
@@ -88,6 +91,9 @@ def define(
     split = GRAPH.count(",") + 1 if parameters.startswith(GRAPH) else 0
     _lib.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
     op = getattr(torch.ops.ugnn, name).default
+    names = [parameter.split()[-1] for parameter in parameters.partition(")")[0].split(",")]
+    if "backend" in names:
+        body = _by_backend(name, body, names.index("backend") - split)
 
     def with_graph(call: Callable) -> Callable:
         return lambda *args: call(args[:split], *args[split:])
@@ -128,6 +134,15 @@ def define(
 
             _lib.impl(name, with_graph(with_autocast), key)
     return Operator(op, body, function, first_only)
+
+
+def _by_backend(name: str, cpu: Callable, position: int) -> Callable:
+    """The body that the argument `backend`, at this position behind the graph, asks for."""
+
+    def body(graph: tuple, *args: Any) -> Any:
+        return cpu(graph, *args) if args[position] == "cpu" else kernels.body(name)(graph, *args)
+
+    return body
 
 
 def no_double_backward(name: str) -> type[torch.autograd.Function]:

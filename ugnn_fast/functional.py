@@ -67,12 +67,14 @@ def ada_propagate(
         _check_values(x, c, "c")
         return reference.ada_propagate(g, _reference_storage(x), c, steps)
     if isinstance(c, float):
-        return ops.ada_propagate(g.tensors(), x, None, c, steps, "none", chosen, False)
+        return ops.ada_propagate(g.tensors(chosen), x, None, c, steps, "none", chosen, False)
+    if chosen != "cpu":
+        _check_values(x, c, "c")
     if not (c.requires_grad and torch.is_grad_enabled()):
         memory = "none"
     elif memory == "auto":
         memory = _memory_mode(x, steps)
-    return ops.ada_propagate(g.tensors(), x, c, 0.0, steps, memory, chosen, value_checks(x))
+    return ops.ada_propagate(g.tensors(chosen), x, c, 0.0, steps, memory, chosen, chosen == "cpu" and value_checks(x))
 
 
 def propagate(
@@ -151,8 +153,8 @@ def propagate(
     )  # fmt: skip
     reverse = _reverse(g) if edge_value is not None and torch.is_grad_enabled() else None
     return ops.propagate(
-        g.tensors(), x, c, edge_value, reverse, False, left, right, *coefficients.values(), scales, gamma, norm, steps,
-        out, *bounds, keep_states, chosen,
+        g.tensors(chosen), x, c, edge_value, reverse, False, left, right, *coefficients.values(), scales, gamma, norm,
+        steps, out, *bounds, keep_states, chosen,
     )  # fmt: skip
 
 
@@ -172,7 +174,7 @@ def neighbor_var(g: Graph, x: Tensor, *, backend: str = "auto") -> Tensor:
     chosen = choose("neighbor_var", backend, x)
     if chosen == "reference" or x.numel() == 0:
         return reference.neighbor_var(g, _reference_storage(x))
-    return ops.neighbor_var(g.tensors(), x, False, chosen)
+    return ops.neighbor_var(g.tensors(chosen), x, False, chosen)
 
 
 def ada_c(
@@ -209,7 +211,7 @@ def ada_c(
         return reference.ada_c(
             g, _reference_storage(x), weight, s, bias if bias is None or x.dim() == 3 else bias[0], stat
         )
-    return ops.ada_c(g.tensors(), x, weight.expand(x.shape[1:]), bias, s, stat, False, chosen)
+    return ops.ada_c(g.tensors(chosen), x, weight.expand(x.shape[1:]), bias, s, stat, False, chosen)
 
 
 def gat_aggregate(
@@ -255,7 +257,7 @@ def gat_aggregate(
     chosen = choose("gat_aggregate", backend, x)
     if chosen == "reference" or x.numel() == 0:
         return reference.gat_aggregate(g, _reference_storage(x), att_src, att_dst, slope, dropout, seeds)
-    return ops.gat_aggregate(g.tensors(), x, att_src, att_dst, slope, dropout, seeds, chosen)
+    return ops.gat_aggregate(g.tensors(chosen), x, att_src, att_dst, slope, dropout, seeds, chosen)
 
 
 def local_smoothness(g: Graph, labels: Tensor, *, backend: str = "auto") -> Tensor:
@@ -274,7 +276,7 @@ def local_smoothness(g: Graph, labels: Tensor, *, backend: str = "auto") -> Tens
     labels = labels.long()
     if chosen == "reference":
         return reference.local_smoothness(g, labels)
-    return ops.local_smoothness(g.tensors(), labels, chosen)
+    return ops.local_smoothness(g.tensors(chosen), labels, chosen)
 
 
 def denoising_energy(g: Graph, f: Tensor, s: Tensor, c: Tensor | float, *, backend: str = "auto") -> Tensor:
@@ -292,7 +294,7 @@ def denoising_energy(g: Graph, f: Tensor, s: Tensor, c: Tensor | float, *, backe
     chosen = choose("denoising_energy", backend, f)
     if chosen == "reference":
         return reference.denoising_energy(g, f, s, c)
-    graph_part = ops.edge_energy(g.tensors(), f, chosen)  # [N] or [N, R]
+    graph_part = ops.edge_energy(g.tensors(chosen), f, chosen)  # [N] or [N, R]
     off = (f.to(graph_part.dtype) - s.to(graph_part.dtype)).square().sum(-1)
     if isinstance(c, Tensor) and c.dim() < graph_part.dim():
         c = c.unsqueeze(-1)

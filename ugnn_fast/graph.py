@@ -11,6 +11,7 @@ import torch
 from ugnn_fast import _graph_build, _memory
 from ugnn_fast._native import native
 from ugnn_fast._random import keep_from
+from ugnn_fast._row_plan import row_plan
 
 # both have the same functions with the same results
 _builder: Any = native if native is not None else _graph_build
@@ -45,7 +46,7 @@ class Graph:
     __slots__ = (
         *("rowptr", "col", "weight", "degree", "hubs", "order", "near_rowptr", "near_col", "near_weight"),
         *("self_loops", "_longest_row", "drop", "drop_seed"),
-        *("num_nodes", "num_edges", "device", "_edge_index", "_reverse", "_tensors", "__weakref__"),
+        *("num_nodes", "num_edges", "device", "_edge_index", "_reverse", "_plan", "_tensors", "__weakref__"),
     )
 
     rowptr: torch.Tensor
@@ -66,7 +67,8 @@ class Graph:
     drop_seed: int
     _edge_index: torch.Tensor | None
     _reverse: torch.Tensor | None
-    _tensors: GraphTensors | None
+    _plan: tuple[torch.Tensor, list[int]] | None
+    _tensors: dict[bool, GraphTensors]
 
     def __init__(self, *args: object, **kwargs: object) -> None:
         raise TypeError("a Graph is made by Graph.from_edge_index, from_csr, from_scipy, from_networkx, ...")
@@ -209,7 +211,9 @@ class Graph:
     def _from_tensors(cls, tensors, self_loops: bool, longest_row: int, drop: float = 0.0, drop_seed: int = 0) -> Graph:
         rowptr, col = tensors[:2]
         sizes = len(rowptr) - 1, len(col), rowptr.device
-        values = (*tensors, self_loops, longest_row, drop, drop_seed, *sizes, None, None, None)
+        # kernels on a device need the plan, and making it waits for the device: not in the first call
+        plan = None if rowptr.device.type in ("cpu", "meta") else row_plan(rowptr)
+        values = (*tensors, self_loops, longest_row, drop, drop_seed, *sizes, None, None, plan, {})
         graph = object.__new__(cls)
         for name, value in zip(cls.__slots__, values, strict=False):
             object.__setattr__(graph, name, value)
@@ -221,14 +225,22 @@ class Graph:
             *(self.order, self.near_rowptr, self.near_col, self.near_weight),
         )
 
-    def tensors(self) -> tuple[Any, ...]:
+    def tensors(self, backend: str = "cpu") -> tuple[Any, ...]:
         """What every operator of ugnn_fast.ops takes as its graph."""
-        if self._tensors is not None and not torch.compiler.is_compiling():
-            return self._tensors
-        tensors = (*self._own_tensors(), self.drop_seed, keep_from(self.drop))
-        if not torch.compiler.is_compiling():
-            object.__setattr__(self, "_tensors", GraphTensors(tensors))
-        return tensors
+        planned = backend != "cpu"
+        compiling = torch.compiler.is_compiling()
+        if not compiling and planned in self._tensors:
+            return self._tensors[planned]
+        if planned and self._plan is None:
+            if compiling:
+                raise RuntimeError(f"backend {backend} on the CPU: call an operator on this graph before compiling one")
+            object.__setattr__(self, "_plan", row_plan(self.rowptr))
+        plan = self._plan if planned and self._plan is not None else (self.hubs[:0], [])
+        tensors = (*self._own_tensors(), *plan, self.drop_seed, keep_from(self.drop))
+        if compiling:
+            return tensors
+        self._tensors[planned] = GraphTensors(tensors)
+        return self._tensors[planned]
 
     def _dropping(self, degree: torch.Tensor, drop: float, seed: int) -> Graph:
         """The view that ugnn_fast.drop_edges returns, with the degrees that are left."""

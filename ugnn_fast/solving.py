@@ -83,7 +83,7 @@ def solve(
     diag_values, diag_value = (diag, 0.0) if isinstance(diag, Tensor) else (None, diag)
     c_values, scale = (None, 2 * c) if isinstance(c, float) else (c, 1.0)
     f, info = ops.solve(
-        g.tensors(), x, diag_values, c_values, edge_value, diag_value, scale, norm, tol, max_iter, chosen,
+        g.tensors(chosen), x, diag_values, c_values, edge_value, diag_value, scale, norm, tol, max_iter, chosen,
         not return_info,
     )  # fmt: skip
     if not return_info:

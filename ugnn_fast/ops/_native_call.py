@@ -23,7 +23,7 @@ def csr(graph: tuple) -> Any:
     found = getattr(graph, "native", None)
     if found is not None:
         return found
-    rowptr, col, weight, degree, hubs, order, near_rowptr, near_col, near_weight, drop_seed, keep_from = graph
+    rowptr, col, weight, degree, hubs, order, near_rowptr, near_col, near_weight, _, _, drop_seed, keep_from = graph
     made = native.Csr(
         rowptr.data_ptr(),
         col.data_ptr(),

@@ -19,26 +19,26 @@ from ugnn_fast.ops._native_call import (
     storage,
 )
 
-# what each memory mode keeps for backward: is b kept, and tables per step (u, or u and s)
-_KEPT = {"none": (False, 0), "step_size": (True, 0), "recompute": (True, 1), "save": (True, 2)}
+# tables per step that each memory mode keeps for backward: u, or u and s; all but "none" keep b
+TABLES = {"none": 0, "step_size": 0, "recompute": 1, "save": 2}
 
 
-def _sizes(x: Tensor, c: Tensor | None, steps: int, memory: str) -> tuple[int, int]:
+def kept_sizes(x: Tensor, c: Tensor | None, steps: int, memory: str, backend: str) -> tuple[int, int]:
     """Values of b, and of the tables u of all steps, in `kept`: counted in the accumulation type."""
-    keep_b, tables = _KEPT[memory]
-    if c is None or not keep_b:
+    if c is None or memory == "none":
         return 0, 0
     b_size = c.numel()
-    if not tables:
+    if not TABLES[memory]:
         return b_size, 0
     R, D = replicas_and_width(x)
-    size = steps * x.shape[0] * R * padded_width(x.dtype, D)
-    return b_size, size if x.dtype != torch.bfloat16 else (size + 1) // 2
+    width = padded_width(x.dtype, D) if backend == "cpu" else D
+    size = steps * x.shape[0] * R * width
+    return b_size, (size + 1) // 2 if x.dtype.itemsize == 2 else size
 
 
 def _fake(graph, x, c, c_value, steps, memory, backend, check):
-    b_size, table_size = _sizes(x, c, steps, memory)
-    kept = x.new_empty(b_size + _KEPT[memory][1] * table_size, dtype=acc_dtype(x.dtype))
+    b_size, table_size = kept_sizes(x, c, steps, memory, backend)
+    kept = x.new_empty(b_size + TABLES[memory] * table_size, dtype=acc_dtype(x.dtype))
     return torch.empty_like(x, memory_format=torch.contiguous_format), kept
 
 
@@ -47,9 +47,9 @@ def _body(graph, x, c, c_value, steps, memory, backend, check):
     R, D = replicas_and_width(x)
     rows = None if c is None else by_replica(c)
     h = torch.empty_like(x)
-    b_size, table_size = _sizes(x, c, steps, memory)
+    b_size, table_size = kept_sizes(x, c, steps, memory, backend)
     dtype = acc_dtype(x.dtype)
-    size = b_size + _KEPT[memory][1] * table_size
+    size = b_size + TABLES[memory] * table_size
     if size * dtype.itemsize >= _memory.SMALL:
         hint = '; memory="recompute" keeps half of it' if memory == "save" else ""
         _memory.require(size * dtype.itemsize, x.device, f'ada_propagate with memory="{memory}"', hint)
@@ -71,7 +71,7 @@ def _addresses(kept: Tensor, b_size: int, table_size: int, memory: str) -> tuple
         return 0, 0, 0
     # tables first: their rows shall not straddle cache lines
     start, table_bytes = kept.data_ptr(), table_size * kept.element_size()
-    b = start + _KEPT[memory][1] * table_bytes
+    b = start + TABLES[memory] * table_bytes
     return b, start if table_size else 0, start + table_bytes if memory == "save" else 0
 
 
@@ -81,7 +81,7 @@ def _backward_body(graph, grad_h, h, c, kept, steps, memory, backend, need_x, ne
     # gradients are summed over the steps in the accumulation type
     grad_x = torch.empty_like(grad_h, dtype=kept.dtype) if need_x else None
     grad_c = torch.empty_like(rows) if need_c else None
-    b_size, tables = c.numel(), _KEPT[memory][1]
+    b_size, tables = c.numel(), TABLES[memory]
     b, u, s = _addresses(kept, b_size, (kept.numel() - b_size) // tables if tables else 0, memory)
     native.ada_propagate_backward(
         csr(graph), DTYPES[grad_h.dtype], torch.get_num_threads(), R, D, steps, grad_h.data_ptr(), h.data_ptr(),
