@@ -6,15 +6,18 @@ fixed by the plan and by SLOTS; there are no atomics. A hub takes two launches: 
 leave their sums in memory, then the programs of HUBS add those up.
 """
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 from ugnn_fast.kernels._launch import Config
 
 from ugnn_fast import _row_plan
+from ugnn_fast.device import _cuda
+from ugnn_fast.ops._native_call import acc_dtype
 
 PIECE: tl.constexpr = tl.constexpr(_row_plan.PIECE)
 DROP_EDGE: tl.constexpr = tl.constexpr(0)  # streams of random numbers, see ugnn_fast._random
@@ -109,22 +112,38 @@ def coefficient(ptr, scale, i, r, row_stride, replica_stride, mask):
 class Rows:
     """The rows of a planned matrix: grids, and scratch for the sums of hub pieces."""
 
-    def __init__(self, rowptr: Tensor, plan: Tensor, sizes: list[int]):
+    def __init__(self, rowptr: Tensor, plan: Tensor, sizes: list[int], backend: str):
         self.rowptr, self.plan, self.sizes = rowptr, plan, sizes
         self.num_rows = rowptr.shape[0] - 1
         self.num_hubs = self.num_rows - sizes[1]
+        self.batch = None if backend == "triton" else _cuda.Batch(_cuda.launcher(backend))
+        self.collecting = False
 
-    def partial(self, tables: int, width: int) -> Tensor | None:
-        """Scratch for `tables` sums of `width` columns of every piece, [tables, pieces, width]."""
+    def partial(self, tables: int, like: Tensor) -> Tensor | None:
+        """Scratch for `tables` sums of the columns of every piece, [tables, pieces, width]."""
         if not self.num_hubs:
             return None
-        return torch.empty((tables, self.sizes[2], width), dtype=torch.float32, device=self.rowptr.device)
+        return like.new_empty((tables, self.sizes[2], like[0].numel()), dtype=acc_dtype(like.dtype))
+
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """Launches inside it are of one kernel, which a backend may run as one."""
+        self.collecting = True
+        with self.batch or contextlib.nullcontext():
+            yield
+        self.collecting = False
 
     def launch(self, kernel: Any, columns: int, config: Config, *args: Any, **constants: Any) -> None:
         """kernel(rowptr, plan, sizes..., *args) for all rows, `columns` programs to each group of rows."""
         short, middle, pieces = self.sizes
         programs = triton.cdiv(short, config.slots) + middle - short + pieces
         first = (self.rowptr, self.plan, self.num_rows, short, middle, pieces)
+        if self.batch is not None:
+            # DROP is what keep_from says
+            flags = [value for name, value in constants.items() if name != "DROP"]
+            with contextlib.nullcontext() if self.collecting else self.batch:
+                self.batch.add(kernel.__name__.removesuffix("_kernel"), (*first, *args, *flags))
+            return
         shape = {"SLOTS": config.slots, "BLOCK_D": config.block, "num_warps": config.warps}
         if programs:
             kernel[(programs, columns)](*first, *args, **constants, **shape, HUBS=False)

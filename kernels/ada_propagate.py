@@ -121,9 +121,9 @@ def _kept_parts(kept: Tensor, like: Tensor, b_shape: Any, steps: int, memory: st
 def ada_propagate(graph, x, c, c_value, steps, memory, backend, check) -> tuple[Tensor, Tensor]:
     """Body of ugnn::ada_propagate."""
     x = x.contiguous()
-    rho = rsqrt_degree(graph)
+    rho = rsqrt_degree(graph, x)
     b_size, table_size = kept_sizes(x, c, steps, memory, backend)
-    kept = torch.empty(b_size + TABLES[memory] * table_size, dtype=torch.float32, device=x.device)
+    kept = torch.empty(b_size + TABLES[memory] * table_size, dtype=rho.dtype, device=x.device)
     all_u = all_s = None
     if c is None:
         b = torch.where(rho > 0, 1 / (2 + 2 * c_value), 0.5)
@@ -131,70 +131,78 @@ def ada_propagate(graph, x, c, c_value, steps, memory, backend, check) -> tuple[
     else:
         c = c.contiguous()
         mean = torch.empty_like(c)
-        Stepper(graph, c.reshape(len(c), -1)).step(c, left=rho.square(), out=mean)
+        Stepper(graph, c.reshape(len(c), -1), backend=backend).step(c, left=rho.square(), out=mean)
         b = torch.where(column(rho, c) > 0, 1 / (2 + c + mean), 0.5)
         if kept.numel():
             kept_b, all_u, all_s = _kept_parts(kept, x, c.shape, steps, memory)
             b = kept_b.copy_(b)
         weights, agg = per_node(c), per_node(b)
-    stepper = Stepper(graph, x, c=weights, replicas=weights.replica_stride > 0, sums=1 if all_s is None else 2)
+    stepper = Stepper(
+        graph, x, c=weights, replicas=weights.replica_stride > 0, sums=1 if all_s is None else 2, backend=backend
+    )  # fmt: skip
     tables = all_u if all_u is not None else [torch.empty_like(x) for _ in range(min(steps, 2))]
     h = torch.empty_like(x)
     torch.mul(x, column(rho, x), out=tables[0])
-    for k in range(steps):
-        last = k == steps - 1
-        stepper.step(
-            tables[k % len(tables)], left=rho, right=rho, agg=agg, skip=agg._replace(scale=2.0), x=x,
-            out=h if last else None, following=None if last else tables[(k + 1) % len(tables)],
-            s=None if all_s is None else all_s[k],
-        )  # fmt: skip
+    with stepper.together():
+        for k in range(steps):
+            last = k == steps - 1
+            stepper.step(
+                tables[k % len(tables)], left=rho, right=rho, agg=agg, skip=agg._replace(scale=2.0), x=x,
+                out=h if last else None, following=None if last else tables[(k + 1) % len(tables)],
+                s=None if all_s is None else all_s[k],
+            )  # fmt: skip
     return h, kept
 
 
 def ada_propagate_backward(graph, grad_h, h, c, kept, steps, memory, backend, need_x, need_c) -> tuple[Tensor, Tensor]:
     """Body of ugnn::ada_propagate_backward."""
-    grad_h, c, rho = grad_h.contiguous(), c.contiguous(), rsqrt_degree(graph)
+    grad_h, c, rho = grad_h.contiguous(), c.contiguous(), rsqrt_degree(graph, grad_h)
     b, all_u, all_s = _kept_parts(kept, grad_h, c.shape, steps, memory)
-    q = column(b, grad_h) * grad_h.to(torch.float32)
+    q = column(b, grad_h) * grad_h.to(b.dtype)
     if not need_c:
-        return _gradient_of_x(graph, grad_h, q, c, b, rho, steps).to(grad_h.dtype), grad_h.new_empty(0)
+        return _gradient_of_x(graph, grad_h, q, c, b, rho, steps, backend).to(grad_h.dtype), grad_h.new_empty(0)
     weights = per_node(c)
-    stepper = Stepper(graph, grad_h, c=weights, replicas=weights.replica_stride > 0, sums=2 if all_s is not None else 3)
+    stepper = Stepper(
+        graph, grad_h, c=weights, replicas=weights.replica_stride > 0, sums=3 if all_s is None else 2, backend=backend
+    )  # fmt: skip
     N = len(c)
-    sums = torch.zeros((2, N, stepper.columns), dtype=torch.float32, device=c.device)
+    sums = c.new_zeros((2, N, stepper.columns))
     e = (q * h).reshape(N, stepper.width // stepper.D, -1).sum(-1)  # of the last step
     grad_x = 2 * q
     tables = [torch.empty_like(grad_h) for _ in range(min(steps, 2))]
     torch.mul(q, column(rho, q), out=tables[0])
-    for k in reversed(range(steps)):
-        done = steps - 1 - k
-        stepper.launch(
-            ada_propagate_bwd_kernel, tables[done % 2], *weights[:3], stepper.partial, rho, b,
-            all_u[k], None if all_s is None else all_s[k], grad_x, None if k == 0 else tables[(done + 1) % 2], *sums,
-        )  # fmt: skip
+    with stepper.together():
+        for k in reversed(range(steps)):
+            done = steps - 1 - k
+            stepper.launch(
+                ada_propagate_bwd_kernel, tables[done % 2], *weights[:3], stepper.partial, rho, b,
+                all_u[k], None if all_s is None else all_s[k], grad_x, None if k == 0 else tables[(done + 1) % 2],
+                *sums,
+            )  # fmt: skip
     of_c, of_e = sums.view(2, N, e.shape[1], -1).sum(-1)
     e = (e + of_e).reshape(c.shape)
     through_b = torch.empty_like(e)
-    Stepper(graph, e.reshape(N, -1)).step(e * column(rho.square(), e), out=through_b)
+    Stepper(graph, e.reshape(N, -1), backend=backend).step(e * column(rho.square(), e), out=through_b)
     # a node without neighbours has a constant b
     e = torch.where(column(rho, e) > 0, e, 0)
     grad_c = of_c.reshape(c.shape) - e - through_b
     return grad_x.to(grad_h.dtype) if need_x else grad_h.new_empty(0), grad_c
 
 
-def _gradient_of_x(graph, grad_h, q, c, b, rho, steps) -> Tensor:
+def _gradient_of_x(graph, grad_h, q, c, b, rho, steps, backend) -> Tensor:
     """The steps of the adjoint alone: G <- W b G, dX = 2 sum b G + G_0."""
     weights = per_node(c)
-    stepper = Stepper(graph, grad_h, c=weights, replicas=weights.replica_stride > 0)
+    stepper = Stepper(graph, grad_h, c=weights, replicas=weights.replica_stride > 0, backend=backend)
     total = 2 * q
     tables = [torch.empty_like(grad_h) for _ in range(min(steps, 2))]
     torch.mul(q, column(rho, q), out=tables[0])
     two = total.new_full((1,), 2.0)
     one = total.new_ones(1)
-    for k in range(steps):
-        last = k == steps - 1
-        stepper.step(
-            tables[k % 2], left=rho, right=rho, agg=ONE if last else per_node(b), gamma=one if last else two,
-            following=None if last else tables[(k + 1) % 2], total=total,
-        )  # fmt: skip
+    with stepper.together():
+        for k in range(steps):
+            last = k == steps - 1
+            stepper.step(
+                tables[k % 2], left=rho, right=rho, agg=ONE if last else per_node(b), gamma=one if last else two,
+                following=None if last else tables[(k + 1) % 2], total=total,
+            )  # fmt: skip
     return total

@@ -41,7 +41,7 @@ def edge_dot(graph: tuple, v: Tensor, u: Tensor, backend: str) -> Tensor:
     """Body of ugnn::edge_dot."""
     v, u = v.flatten(1).contiguous(), u.flatten(1).contiguous()
     out = torch.empty(graph[1].shape, dtype=v.dtype, device=v.device)
-    stepper = Stepper(graph, v)
+    stepper = Stepper(graph, v, backend=backend)
     stepper.columns = 1
     stepper.launch(edge_dot_kernel, v, u, out)
     return out

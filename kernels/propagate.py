@@ -13,15 +13,15 @@ def propagate(graph: tuple, *arguments) -> tuple[Tensor, Tensor]:
     x, K = a.x.contiguous(), a.steps
     left, right = a.left, a.right
     if a.norm == "sym":
-        left = right = rsqrt_degree(graph)
+        left = right = rsqrt_degree(graph, x)
     elif a.norm == "row":
-        left = rsqrt_degree(graph).square()
+        left = rsqrt_degree(graph, x).square()
     left, right = (None if side is None else side.contiguous() for side in (left, right))
     c = ZERO if a.c is None else per_node(a.c)
     edge_value = None if a.edge_value is None else a.edge_value.contiguous()
     stepper = Stepper(
         graph, x, c=c, replicas=c.replica_stride > 0, edge_value=edge_value,
-        reverse=a.reverse if a.transposed else None,
+        reverse=a.reverse if a.transposed else None, backend=a.backend,
     )  # fmt: skip
     agg, skip, keep, prev = map(coef_of, (a.agg, a.skip, a.keep, a.prev), a.scales)
     skips, keeps, goes_back = (t.values is not None or t.scale != 0 for t in (skip, keep, prev))
@@ -34,7 +34,7 @@ def propagate(graph: tuple, *arguments) -> tuple[Tensor, Tensor]:
         outs: list[Tensor | None] = list(result[1:])
     else:
         if a.out == "sum":
-            total = a.gamma[0] * x.to(torch.float32)
+            total = a.gamma[0] * x.to(a.gamma.dtype)
         outs = list(states) if a.keep_states else [None] * (K - 1) + [result if a.out == "last" else None]
     # H is written where somebody reads it: a later step, if the table of neighbours is not H itself
     if right is None or keeps or goes_back:
@@ -46,16 +46,17 @@ def propagate(graph: tuple, *arguments) -> tuple[Tensor, Tensor]:
         table = torch.mul(x, column(right, x), out=tables[0])
 
     h, before = x, None
-    for k in range(K):
-        following = None if tables is None or k == K - 1 else tables[(k + 1) % 2]
-        stepper.step(
-            table, left=left, right=right, agg=agg.step(k), skip=skip.step(k), keep=keep.step(k), prev=prev.step(k),
-            x=x if skips else None, h=h if keeps else None, before=before if goes_back else None,
-            clamp=(a.lo, a.hi) if a.clamped else None, gamma=None if total is None else a.gamma[k + 1 :],
-            out=outs[k], following=following, total=total,
-        )  # fmt: skip
-        h, before = outs[k], h
-        table = h if tables is None else following
+    with stepper.together():
+        for k in range(K):
+            following = None if tables is None or k == K - 1 else tables[(k + 1) % 2]
+            stepper.step(
+                table, left=left, right=right, agg=agg.step(k), skip=skip.step(k), keep=keep.step(k), prev=prev.step(k),
+                x=x if skips else None, h=h if keeps else None, before=before if goes_back else None,
+                clamp=(a.lo, a.hi) if a.clamped else None, gamma=None if total is None else a.gamma[k + 1 :],
+                out=outs[k], following=following, total=total,
+            )  # fmt: skip
+            h, before = outs[k], h
+            table = h if tables is None else following
     if total is not None:
         result.copy_(total)
     elif a.out == "last" and a.keep_states:

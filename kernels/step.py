@@ -2,7 +2,6 @@
 
 from typing import Any, NamedTuple
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -16,6 +15,8 @@ from ugnn_fast.kernels._rows import (
     of_all_slots,
     program_rows,
 )
+
+from ugnn_fast.ops._native_call import acc_dtype, inverse_degree
 
 
 @triton.jit
@@ -168,18 +169,21 @@ class Stepper:
 
     def __init__(
         self, graph: tuple, like: Tensor, *, c: Coef = ZERO, replicas: bool = False, edge_value: Tensor | None = None,
-        reverse: Tensor | None = None, sums: int = 1,
+        reverse: Tensor | None = None, sums: int = 1, backend: str,
     ):  # fmt: skip
         """replicas: whether c or a coefficient differs between replicas. sums: those of a row that are kept apart."""
         rowptr, self.col, self.weight = graph[:3]
         *_, plan, plan_sizes, self.drop_seed, self.keep_from = graph
-        self.rows = Rows(rowptr, plan, plan_sizes)
+        self.rows = Rows(rowptr, plan, plan_sizes, backend)
         self.c, self.edge_value, self.reverse = c, edge_value, reverse
         self.width = like[0].numel()
         self.D = like.shape[-1] if replicas else self.width
         self.config: Config = row_config(self.D, like.dtype)
-        self.columns = self.width // self.D * triton.cdiv(self.D, self.config.block)
-        self.partial = self.rows.partial(sums, self.width)
+        # CUDA kernels share out the columns of a replica by themselves
+        blocks = triton.cdiv(self.D, self.config.block) if backend == "triton" else 1
+        self.columns = self.width // self.D * blocks
+        self.partial = self.rows.partial(sums, like)
+        self.together = self.rows.together
 
     def launch(self, kernel: Any, *args: Any, **constants: Any) -> None:
         self.rows.launch(
@@ -202,10 +206,9 @@ class Stepper:
         )  # fmt: skip
 
 
-def rsqrt_degree(graph: tuple) -> Tensor:
-    """rho_i, [N]."""
-    degree = graph[3]
-    return torch.where(degree > 0, degree, torch.inf).rsqrt()
+def rsqrt_degree(graph: tuple, like: Tensor) -> Tensor:
+    """rho_i, [N], in the type of sums of values like these."""
+    return inverse_degree(graph, acc_dtype(like.dtype)).sqrt()
 
 
 def column(values: Tensor, like: Tensor) -> Tensor:

@@ -28,7 +28,9 @@ _TRITON_OPS = ("ada_propagate", "propagate", "neighbor_mean")
 _DTYPES = {
     "cpu": (torch.float32, torch.float64, torch.bfloat16),
     "triton": (torch.float32, torch.float16, torch.bfloat16),
+    "cuda": (torch.float32, torch.float64, torch.float16, torch.bfloat16),
 }
+CUDA_OPS = ("ada_propagate", "propagate", "neighbor_mean")
 
 
 @dataclass(frozen=True)
@@ -44,13 +46,20 @@ class Backend:
 
 def _all() -> dict[str, Backend]:
     native = _native.native is not None
-    later = "this version has no {} kernels"
     return {
         "reference": Backend("reference", True, True, None, OPS),
         "cpu": Backend("cpu", native, native, _native.reason, OPS if native else ()),
-        "cuda": Backend("cuda", False, False, later.format("CUDA"), ()),
+        "cuda": _cuda(),
         "triton": _triton(),
     }
+
+
+def _cuda() -> Backend:
+    if not hasattr(_native.native, "cuda"):
+        reason = "the native module was built without CUDA kernels (UGNN_CUDA=1 builds them, with nvcc)"
+        return Backend("cuda", False, False, reason, ())
+    reason = None if torch.cuda.is_available() else "no GPU was found"
+    return Backend("cuda", True, reason is None, reason, CUDA_OPS)
 
 
 def _interpreting() -> bool:
@@ -67,6 +76,7 @@ def _triton() -> Backend:
     return Backend("triton", True, reason is None, reason, _TRITON_OPS)
 
 
+EMULATED = "cuda-emulated"  # CUDA kernels on the CPU: there if a test has registered it
 _BACKENDS = _all()
 _warned: set[tuple] = set()
 
@@ -74,6 +84,11 @@ _warned: set[tuple] = set()
 def backends() -> dict[str, Backend]:
     """Backends by name."""
     return dict(_BACKENDS)
+
+
+def register(backend: Backend) -> None:
+    """Adds a backend; for tests."""
+    _BACKENDS[backend.name] = backend
 
 
 def choose(op: str, backend: str, x: torch.Tensor) -> str:
@@ -90,13 +105,14 @@ def choose(op: str, backend: str, x: torch.Tensor) -> str:
     info = _BACKENDS[backend]
     if not info.runs:
         raise RuntimeError(f"backend {backend} cannot run: {info.reason}")
-    wanted = "cpu" if backend == "cpu" or _interpreting() else "cuda"
+    on_cpu = backend in ("cpu", EMULATED) or (backend == "triton" and _interpreting())
+    wanted = "cpu" if on_cpu else "cuda"
     if device != wanted:
         raise RuntimeError(f"backend {backend} needs tensors on {wanted}, got {device}")
     if op not in info.ops:
         _warn_once((op, backend), f"{op}: backend {backend} does not have it, the reference computes it")
         return "reference"
-    if dtype not in _DTYPES[backend]:
+    if dtype not in _DTYPES[backend.removesuffix("-emulated")]:
         _warn_once((op, backend, dtype), f"{op}: backend {backend} has no {dtype} kernel, the reference computes it")
         return "reference"
     return backend

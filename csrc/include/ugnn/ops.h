@@ -9,7 +9,8 @@
 
 namespace ugnn {
 
-enum class DType : int { kFloat = 0, kDouble = 1, kBFloat16 = 2 };
+// kHalf: CUDA alone
+enum class DType : int { kFloat = 0, kDouble = 1, kBFloat16 = 2, kHalf = 3 };
 
 // A coefficient of a step: scale * values[k * step_stride + i * row_stride], or scale alone.
 struct CoefView {

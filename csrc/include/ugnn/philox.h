@@ -5,6 +5,13 @@
 
 #include <cstdint>
 
+// for functions that CUDA kernels call too
+#ifdef __CUDACC__
+#define UGNN_HOST_DEVICE __host__ __device__
+#else
+#define UGNN_HOST_DEVICE
+#endif
+
 namespace ugnn {
 
 // Fourth word of the counter: what the numbers are for.
@@ -17,7 +24,7 @@ struct PhiloxWords {
   uint32_t word[4];
 };
 
-inline PhiloxWords philox(uint64_t seed, uint32_t c0, uint32_t c1, uint32_t c2, uint32_t c3) {
+UGNN_HOST_DEVICE inline PhiloxWords philox(uint64_t seed, uint32_t c0, uint32_t c1, uint32_t c2, uint32_t c3) {
   uint32_t key0 = uint32_t(seed), key1 = uint32_t(seed >> 32);
   for (int round = 0; round < 10; ++round) {
     const uint64_t product0 = uint64_t(kPhiloxMultiplier0) * c0, product1 = uint64_t(kPhiloxMultiplier1) * c2;

@@ -1,0 +1,114 @@
+// What the CUDA library offers: plain structs of device pointers and sizes, launchers that return a cudaError_t as int.
+// No CUDA header is needed to call it. Arguments have the order of those of the Triton kernel of the same name
+// (kernels/). Pointers are void* where the type follows from dtype: T the stored type, A that of sums and coefficients
+// (float; double for double). Tables are [N, width], a row being R replicas of D columns; null stands for what is not
+// there.
+#pragma once
+
+#include <cstdint>
+
+#include "ugnn/ops.h"
+
+namespace ugnn::cuda {
+
+// The rows of a planned matrix (ugnn_fast/_row_plan.py), and which of its entries DropEdge leaves.
+struct RowArgs {
+  const int64_t* rowptr;  // [num_rows + 1]
+  const int32_t* plan;
+  int32_t num_rows;
+  int32_t num_short;    // rows that share a warp
+  int32_t num_middle;   // short ones, and rows with a warp of their own
+  int32_t num_pieces;   // of hubs
+  const int32_t* col;   // [E]
+  const float* weight;  // [E], or null: all 1
+  uint64_t drop_seed;
+  uint32_t keep_from;  // 0: all entries are kept
+};
+
+// Columns: D that belong together (of one replica, if something differs between replicas) of the `width` of a row.
+// The launcher fills in how lanes share them: `group` lanes of a warp have the columns of a block.
+struct ColumnArgs {
+  int32_t D;
+  int32_t width;
+  int32_t group;
+  int32_t blocks;  // of a replica
+};
+
+// scale * values[i * row_stride + r * replica_stride], or scale alone
+struct CoefArgs {
+  const void* values;  // A
+  int32_t row_stride;
+  int32_t replica_stride;
+  double scale;
+};
+
+// H_{k+1} = clamp(keep H_k + agg left sum_j a_ij W_ij u_j + skip X + prev H_{k-1}), u = right H_k; see step.cuh
+struct StepArgs {
+  RowArgs rows;
+  const void* table;  // T: u
+  const void* c;      // A: W = c_i + c_j
+  int32_t c_row, c_replica;
+  const void* edge;        // A [E]: W = e_ij
+  const int64_t* reverse;  // [E]: e_ji in place of e_ij
+  void* partial;           // A [1 or 2, num_pieces, width]
+  const void* left;        // A [N]
+  const void* right;       // A [N], with next
+  CoefArgs agg, skip, keep, prev;
+  const void* x;       // T
+  const void* h;       // T: H_k
+  const void* before;  // T: H_{k-1}
+  double lo, hi;
+  const void* gamma;  // A [1]
+  void* out;          // T: H_{k+1}
+  void* next;         // T: right H_{k+1}
+  void* s;            // T: sum_j a_ij u_j
+  void* total;        // A: gains gamma H_{k+1}
+  ColumnArgs columns;
+  bool clamp;
+};
+
+// Backward of one step of ada_propagate, (G1) to (G3); see ada_propagate.cuh
+struct AdaPropagateBwdArgs {
+  RowArgs rows;
+  const void* table;  // T: v
+  const void* c;      // A
+  int32_t c_row, c_replica;
+  void* partial;    // A [2 or 3, num_pieces, width]
+  const void* rho;  // A [N]
+  const void* b;    // A, like c
+  const void* u;    // T
+  const void* s;    // T; null: gathered again from u
+  void* grad_x;     // A
+  void* next;       // T; null in the first step
+  void* grad_c;     // A [N, R]
+  void* e;          // A [N, R]
+  ColumnArgs columns;
+};
+
+// out_ij = <v_i, u_j>
+struct EdgeDotArgs {
+  RowArgs rows;
+  const void* v;  // T
+  const void* u;  // T
+  void* out;      // T [E]
+  ColumnArgs columns;
+};
+
+// Where to launch. `stream` is a cudaStream_t.
+struct Launch {
+  DType dtype;
+  int device;
+  void* stream;
+};
+
+// Runs calls[0], calls[1], ... in this order: one launch each (two with hubs), or all of them in one cooperative
+// launch. At most kMaxCalls then, and all alike but for their pointers and numbers: the same rows, columns, and null
+// pointers.
+constexpr int kMaxCalls = 32;
+int step(const Launch& launch, const StepArgs* calls, int count, bool together);
+int ada_propagate_bwd(const Launch& launch, const AdaPropagateBwdArgs* calls, int count, bool together);
+int edge_dot(const Launch& launch, const EdgeDotArgs* calls, int count, bool together);
+
+const char* error_text(int error);
+
+}  // namespace ugnn::cuda

@@ -1,0 +1,98 @@
+"""The CUDA kernels on the emulator: builds the module, and is the launcher of backend "cuda-emulated"."""
+
+import importlib.util
+import inspect
+import os
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pybind11
+from torch import Tensor
+
+from ugnn_fast import _backend
+from ugnn_fast.device import _cuda
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+# cmake and ninja may come from the package index
+_PATH = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", "")])
+
+
+def build(kind: str = "plain", csrc: Path = ROOT / "csrc", folder: Path = ROOT / "build" / "emulated") -> Path:
+    """The module of the kernels in `csrc` as a file; kind: plain, asan or traced."""
+    folder = folder / kind
+    configure = [
+        "cmake", "-S", HERE, "-B", folder, "-G", "Ninja", f"-DUGNN_CSRC={csrc}", f"-DUGNN_BUILDS={kind}",
+        f"-DPython_EXECUTABLE={sys.executable}", f"-Dpybind11_DIR={pybind11.get_cmake_dir()}",
+    ]  # fmt: skip
+    for words in (configure, ["cmake", "--build", folder]):
+        done = subprocess.run(
+            [str(word) for word in words], env={**os.environ, "PATH": _PATH}, capture_output=True, text=True
+        )
+        if done.returncode:
+            raise RuntimeError(done.stdout[-4000:] + done.stderr[-4000:])
+    (module,) = folder.glob("ugnn_emulated*.so")
+    return module
+
+
+def load(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(path.name.partition(".")[0], path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+class Emulated(_cuda.Cuda):
+    """Launches on the emulator, for tensors on the CPU. In a traced build every launch is checked."""
+
+    def __init__(self, module: ModuleType):
+        super().__init__(module.cuda)
+        self.module: Any = module
+        self.traced = hasattr(module, "traffic")
+        self.launches: list[tuple[str, int, bool]] = []  # kernel, calls, whether they were one launch
+
+    def launch(self, name: str, calls: list[tuple], together: bool = False) -> None:
+        self.launches.append((name, len(calls), together))
+        if self.traced:
+            self.module.clear()
+            for argument, tensor in self._tensors(name, calls):
+                self.module.add_buffer(tensor.data_ptr(), tensor.nbytes, argument)
+        self._run(name, 0, 0, calls, together)
+        if self.traced:
+            errors = self.module.errors()
+            if errors:
+                raise RuntimeError(f"{name}: " + "; ".join(errors))
+
+    @staticmethod
+    def _tensors(name: str, calls: list[tuple]) -> list[tuple[str, Tensor]]:
+        """The tensors of all calls, with the names that they have in the Triton kernel."""
+        from ugnn_fast.kernels import ada_propagate, edge_dot, step
+
+        kernel = next(
+            getattr(module, f"{name}_kernel")
+            for module in (step, ada_propagate, edge_dot)
+            if hasattr(module, f"{name}_kernel")
+        )
+        names = [parameter.removesuffix("_ptr") for parameter in inspect.signature(kernel.fn).parameters]
+        return [
+            (argument, value)
+            for call in calls
+            for argument, value in zip(names, call, strict=False)
+            if isinstance(value, Tensor)
+        ]
+
+    def cache_bytes(self, device: Any) -> int:
+        return 1 << 20
+
+
+def register(kind: str) -> Emulated:
+    """Makes "cuda-emulated" a backend."""
+    emulated = Emulated(load(build(kind)))
+    _cuda.register(_backend.EMULATED, emulated)
+    _backend.register(_backend.Backend(_backend.EMULATED, True, True, None, _backend.CUDA_OPS))
+    return emulated

@@ -1,0 +1,162 @@
+"""The operators on the emulated CUDA kernels: the tests of the other backends, forward and gradients."""
+
+import functools
+import os
+
+import numpy as np
+import pytest
+import torch
+
+import ugnn_fast as uf
+from tests.ops import test_ada_propagate, test_propagate
+from ugnn_fast.testing import case_id, pairwise, sample_graphs, strided
+
+BACKEND = "cuda-emulated"
+# one column, idle lanes, whole vectors and parts of them, several blocks
+WIDTHS = (1, 2, 3, 4, 7, 8, 12, 16, 33, 40, 64, 72, 130, 256)
+
+
+@functools.cache
+def graphs():
+    """Sample graphs, and hubs of several pieces beside rows of middle length."""
+    rng = np.random.default_rng(0)
+    spokes = np.stack([np.zeros(700, np.int64), np.arange(1, 701)])
+    second = np.stack([np.full(300, 5), np.arange(20, 320)])
+    middle = np.stack([np.full(100, 7), np.arange(100, 200)])
+    hubs = np.concatenate([spokes, second, middle], axis=1)
+    found = {name: g for name, g in sample_graphs().items() if name not in ("hub", "weighted_hub", "empty")}
+    make = functools.partial(uf.Graph.from_edge_index, symmetrize=True)
+    return found | {"hubs": make(hubs), "weighted_hubs": make(hubs, edge_weight=rng.uniform(0.1, 3, hubs.shape[1]))}
+
+
+SHARED = {
+    "backend": [BACKEND],
+    "graph": list(graphs()),
+    "D": WIDTHS,
+    "dtype": (torch.float32, torch.float64, torch.bfloat16, torch.float16),
+    "R": (None, 1, 3),
+    "layout": (torch.Tensor.contiguous, strided),
+    "steps": ("together", "apart"),
+    "seed": (1, 2, 3, 4),
+}
+
+
+def small(graph, D, R, **_):
+    return D * (R or 1) <= (80 if "hub" in graph else 300)
+
+
+def valid_ada_propagate(graph, R, c, **case):
+    return small(graph, R=R, **case) and test_ada_propagate.valid(graph=graph, R=R, c=c, **case)
+
+
+def valid_propagate(clamp, wrt, dtype, **case):
+    # a rounded value may fall on the other side of a bound: no gradient to compare
+    if clamp is not None and wrt != "" and dtype == torch.float16:
+        return False
+    return small(**case) and test_propagate.valid(clamp=clamp, wrt=wrt, dtype=dtype, **case)
+
+
+ADA_PROPAGATE = pairwise(
+    {
+        **SHARED,
+        "c": ("number", "scalar", "node", "replica"),
+        "K": (1, 2, 5),
+        "memory": ("auto", "save", "recompute"),
+        "wrt": ("", "x", "c", "xc"),
+    },
+    valid_ada_propagate,
+)
+PROPAGATE = pairwise(
+    {
+        **SHARED,
+        "W": ("one", "c_number", "c_node", "c_replica", "edge_value"),
+        "norm": ("sym", "row", "none", "left", "right", "both"),
+        "K": (1, 2, 3, 5),
+        "out": ("last", "sum", "all"),
+        "clamp": test_propagate.CLAMPS,
+        "wrt": ("", "x", "all"),
+        **dict.fromkeys(test_propagate.COEFFICIENTS, test_propagate.FORMS),
+    },
+    valid_propagate,
+)
+
+
+@pytest.fixture
+def run(emulated, use_backend, monkeypatch):
+    """Runs a test of another backend on a case here."""
+
+    def run_case(module, case):
+        monkeypatch.setattr(module, "GRAPHS", graphs())
+        monkeypatch.setenv("UGNN_CUDA_STEPS", case["steps"])
+        emulated.module.set_seed(case["seed"])
+        module.test_statement(case, use_backend)
+        assert emulated.launches, "no kernel ran"
+
+    return run_case
+
+
+@pytest.mark.parametrize("case", ADA_PROPAGATE, ids=case_id)
+def test_ada_propagate_statement(case, run):
+    run(test_ada_propagate, case)
+
+
+@pytest.mark.parametrize("case", PROPAGATE, ids=case_id)
+def test_propagate_statement(case, run):
+    run(test_propagate, case)
+
+
+@pytest.mark.parametrize("graph", ("power_law", "hubs"))
+def test_the_schedule_does_not_change_a_bit(graph, emulated, monkeypatch):
+    g = graphs()[graph]
+    torch.manual_seed(0)
+    x, c = torch.randn(g.num_nodes, 12), torch.rand(g.num_nodes)
+    results = []
+    for seed in range(1, 5):
+        for steps in ("together", "apart"):
+            monkeypatch.setenv("UGNN_CUDA_STEPS", steps)
+            emulated.module.set_seed(seed)
+            leaves = x.clone().requires_grad_(), c.clone().requires_grad_()
+            h = uf.ada_propagate(g, *leaves, 3, backend=BACKEND)
+            results.append((h, *torch.autograd.grad(h.square().sum(), leaves)))
+    for other in results[1:]:
+        assert all(map(torch.equal, results[0], other))
+
+
+@pytest.mark.parametrize("graph", ("weighted", "hubs"))
+@pytest.mark.parametrize("drop", (0.3, 0.9))
+def test_dropped_edges(graph, drop, emulated):
+    g = uf.drop_edges(graphs()[graph], drop, seed=-3)
+    torch.manual_seed(0)
+    x, c, e = torch.randn(g.num_nodes, 8).double(), torch.rand(g.num_nodes).double(), torch.rand(g.num_edges).double()
+    results = []
+    for backend in ("reference", BACKEND):
+        leaves = [t.clone().requires_grad_() for t in (x, c, e)]
+        h = uf.ada_propagate(g, *leaves[:2], 2, backend=backend)
+        h = uf.propagate(g, h, 2, edge_value=leaves[2], backend=backend)
+        results.append((h, *torch.autograd.grad(h.square().sum(), leaves)))
+    for got, expected in zip(*reversed(results), strict=True):
+        torch.testing.assert_close(got, expected)
+    assert {name for name, *_ in emulated.launches} == {"step", "ada_propagate_bwd", "edge_dot"}
+
+
+def test_cora_takes_one_launch(emulated, monkeypatch):
+    """The K = 10 steps of forward on a graph that fits the cache of any GPU."""
+    monkeypatch.setattr(emulated, "cache_bytes", lambda device: 40 << 20)
+    monkeypatch.delenv("UGNN_CUDA_STEPS", raising=False)
+    g = uf.datasets.load("cora").graph
+    torch.manual_seed(0)
+    x = torch.randn(g.num_nodes, 7)
+    got = uf.propagate(g, x, 10, agg=0.9, skip=0.1, backend=BACKEND)
+    assert emulated.launches == [("step", 10, True)]
+    torch.testing.assert_close(got, uf.propagate(g, x, 10, agg=0.9, skip=0.1, backend="reference"))
+
+
+@pytest.mark.skipif("UGNN_EMULATED" in os.environ, reason="one build is enough")
+def test_more_steps_than_one_launch_takes(emulated, monkeypatch):
+    monkeypatch.setenv("UGNN_CUDA_STEPS", "together")
+    g = graphs()["chain"]
+    x = torch.randn(g.num_nodes, 4)
+    steps = emulated.kernels.MAX_CALLS + 3
+    got = uf.propagate(g, x, steps, backend=BACKEND)
+    assert emulated.launches == [("step", emulated.kernels.MAX_CALLS, True), ("step", 3, True)]
+    torch.testing.assert_close(got, uf.propagate(g, x, steps, backend="reference"))

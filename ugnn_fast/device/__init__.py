@@ -1,0 +1,1 @@
+"""How the GPU backends reach their kernels."""
