@@ -4,7 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 # the CPU build of this version; without a pin pip may bring gigabytes of GPU libraries
 TORCH := torch==2.13.0
-NATIVE := $(shell find csrc -name '*.cpp' -o -name '*.h') CMakeLists.txt setup.py pyproject.toml
+NATIVE := $(shell find csrc -type f) CMakeLists.txt setup.py pyproject.toml
+CPP := $(shell find csrc tests/csrc tests/cuda -name '*.cpp' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh')
+# nobody shall wait for nvcc who did not ask for it
+export UGNN_CUDA ?= 0
 
 .PHONY: run test bench bench-quick lint format datasets clean
 
@@ -17,13 +20,13 @@ test: $(VENV)/.test lint  ## set up, lint and run all tests
 lint: $(VENV)/.test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/clang-format --dry-run --Werror $(shell find csrc tests/csrc -name '*.cpp' -o -name '*.h')
+	$(BIN)/clang-format --dry-run --Werror $(CPP)
 	$(BIN)/mypy
 
 format: $(VENV)/.test
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
-	$(BIN)/clang-format -i $(shell find csrc tests/csrc -name '*.cpp' -o -name '*.h')
+	$(BIN)/clang-format -i $(CPP)
 
 bench: $(VENV)/.test  ## compare ada_propagate with its peers; the larger graphs need UGNN_DATA
 	$(BIN)/python -m bench.run

@@ -12,6 +12,9 @@ namespace py = pybind11;
 using namespace ugnn;
 
 void bind_graph(py::module_& m);  // bind_graph.cpp
+#ifdef UGNN_HAS_CUDA
+void bind_cuda(py::module_& m);  // bind_cuda.cpp
+#endif
 
 namespace {
 
@@ -214,4 +217,7 @@ PYBIND11_MODULE(_C, m) {
   m.def("sparse_linear", &sparse_linear);
   m.def("sparse_dense", &sparse_dense);
   bind_graph(m);
+#ifdef UGNN_HAS_CUDA
+  bind_cuda(m);
+#endif
 }

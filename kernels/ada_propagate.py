@@ -126,7 +126,7 @@ def ada_propagate(graph, x, c, c_value, steps, memory, backend, check) -> tuple[
     kept = torch.empty(b_size + TABLES[memory] * table_size, dtype=rho.dtype, device=x.device)
     all_u = all_s = None
     if c is None:
-        b = torch.where(rho > 0, 1 / (2 + 2 * c_value), 0.5)
+        b = torch.where(rho > 0, rho.new_full((), 1 / (2 + 2 * c_value)), 0.5)
         weights, agg = ZERO, per_node(b, 2 * c_value)
     else:
         c = c.contiguous()

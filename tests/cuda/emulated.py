@@ -39,6 +39,18 @@ def build(kind: str = "plain", csrc: Path = ROOT / "csrc", folder: Path = ROOT /
     return module
 
 
+def asan_environment() -> dict[str, str]:
+    """For a process that loads the asan module: its library must come first."""
+    library = subprocess.run(["g++", "-print-file-name=libasan.so"], capture_output=True, text=True, check=True)
+    # Python does not free all that it has at exit
+    return {
+        **os.environ,
+        "LD_PRELOAD": library.stdout.strip(),
+        "ASAN_OPTIONS": "detect_leaks=0",
+        "PYTHONPATH": str(ROOT),
+    }
+
+
 def load(path: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(path.name.partition(".")[0], path)
     assert spec is not None and spec.loader is not None

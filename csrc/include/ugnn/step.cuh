@@ -19,7 +19,8 @@ struct Step {
   using Args = StepArgs;
   using acc_t = acc_of<T>;
   static constexpr bool kHubs = true;
-  static constexpr int kTogether = kPlain ? 2 : 4;
+  // as many as 64 registers allow
+  static constexpr int kTogether = kPlain || kVec == 8 ? 2 : 4;
   static constexpr int kBlocksPerSm = blocks_per_sm<T>();
 
   struct Weights {
