@@ -9,13 +9,19 @@ CPP := $(shell find csrc tests/csrc tests/cuda -name '*.cpp' -o -name '*.h' -o -
 # nobody shall wait for nvcc who did not ask for it
 export UGNN_CUDA ?= 0
 
-.PHONY: run test bench bench-quick lint format datasets clean
+.PHONY: run test test-gpu bench bench-quick lint format datasets clean
 
 run: $(VENV)/.run  ## set up and train ADA-UGNN on Cora
 	$(BIN)/ugnn-fast train --dataset cora --model ada-ugnn
 
 test: $(VENV)/.test lint  ## set up, lint and run all tests
 	$(BIN)/python -m pytest -q
+
+test-gpu: $(VENV)/.test  ## the CUDA kernels without a GPU: on the emulator in all its builds, and through nvcc
+	$(BIN)/python -m pytest -q tests/cuda
+	UGNN_EMULATED=traced $(BIN)/python -m pytest -q tests/cuda/test_operators.py
+	UGNN_EMULATED=asan ASAN_OPTIONS=detect_leaks=0 LD_PRELOAD=$$(g++ -print-file-name=libasan.so) \
+	    $(BIN)/python -m pytest -q tests/cuda/test_operators.py
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .

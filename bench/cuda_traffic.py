@@ -12,9 +12,8 @@ import numpy as np
 import torch
 
 import ugnn_fast as uf
-from tests.cuda.emulated import Emulated, build, load
+from tests.cuda.emulated import Emulated, build, install, load
 from ugnn_fast import _backend
-from ugnn_fast.device import _cuda
 
 RESULTS = Path(__file__).parent / "results" / "cuda_traffic.json"
 # arguments that a kernel reads one row of D columns at a time
@@ -68,8 +67,7 @@ def measure(emulated: Counting, g: uf.Graph, D: int, dtype: torch.dtype) -> dict
 
 def main() -> None:
     emulated = Counting(load(build("traced")))
-    _cuda.register(_backend.EMULATED, emulated)
-    _backend.register(_backend.Backend(_backend.EMULATED, True, True, None, _backend.CUDA_OPS))
+    install(emulated)
     g = power_law(400, 8)
     E = g.num_edges
     print(f"Model, not a measurement. Power-law graph, {g.num_nodes} nodes, {E} entries, rows of 1 to", end=" ")

@@ -56,8 +56,8 @@ def _all() -> dict[str, Backend]:
 
 def _cuda() -> Backend:
     if not hasattr(_native.native, "cuda"):
-        reason = "the native module was built without CUDA kernels (UGNN_CUDA=1 builds them, with nvcc)"
-        return Backend("cuda", False, False, reason, ())
+        missing = "the native module was built without CUDA kernels (UGNN_CUDA=1 builds them, with nvcc)"
+        return Backend("cuda", False, False, missing, ())
     reason = None if torch.cuda.is_available() else "no GPU was found"
     return Backend("cuda", True, reason is None, reason, CUDA_OPS)
 
@@ -76,7 +76,7 @@ def _triton() -> Backend:
     return Backend("triton", True, reason is None, reason, _TRITON_OPS)
 
 
-EMULATED = "cuda-emulated"  # CUDA kernels on the CPU: there if a test has registered it
+EMULATED = "cuda-emulated"  # CUDA kernels on the CPU: tests/cuda makes it a backend
 _BACKENDS = _all()
 _warned: set[tuple] = set()
 
@@ -84,11 +84,6 @@ _warned: set[tuple] = set()
 def backends() -> dict[str, Backend]:
     """Backends by name."""
     return dict(_BACKENDS)
-
-
-def register(backend: Backend) -> None:
-    """Adds a backend; for tests."""
-    _BACKENDS[backend.name] = backend
 
 
 def choose(op: str, backend: str, x: torch.Tensor) -> str:

@@ -102,9 +102,12 @@ class Emulated(_cuda.Cuda):
         return 1 << 20
 
 
-def register(kind: str) -> Emulated:
+def install(emulated: Emulated) -> None:
     """Makes "cuda-emulated" a backend."""
-    emulated = Emulated(load(build(kind)))
-    _cuda.register(_backend.EMULATED, emulated)
-    _backend.register(_backend.Backend(_backend.EMULATED, True, True, None, _backend.CUDA_OPS))
-    return emulated
+    _cuda._launchers[_backend.EMULATED] = emulated
+    _backend._BACKENDS[_backend.EMULATED] = _backend.Backend(_backend.EMULATED, True, True, None, _backend.CUDA_OPS)
+
+
+def uninstall() -> None:
+    del _cuda._launchers[_backend.EMULATED]
+    del _backend._BACKENDS[_backend.EMULATED]

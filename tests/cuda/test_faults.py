@@ -8,9 +8,7 @@ import pytest
 import torch
 
 import ugnn_fast as uf
-from tests.cuda.emulated import ROOT, Emulated, asan_environment, build, load
-from ugnn_fast import _backend
-from ugnn_fast.device import _cuda
+from tests.cuda.emulated import ROOT, Emulated, asan_environment, build, install, load, uninstall
 
 HUBS = [[0] * 600, list(range(1, 601))]
 # fault: file, text, what stands there instead
@@ -52,12 +50,13 @@ def run_planted(tmp_path, monkeypatch):
     """Runs three steps on a hub in a module with a fault."""
 
     def run(fault, kind):
-        monkeypatch.setitem(_cuda._launchers, _backend.EMULATED, Emulated(load(planted(fault, kind, tmp_path))))
+        install(Emulated(load(planted(fault, kind, tmp_path))))
         monkeypatch.setenv("UGNN_CUDA_STEPS", "together")
         g = uf.Graph.from_edge_index(HUBS, symmetrize=True)
-        uf.propagate(g, torch.randn(g.num_nodes, 8), 3, backend=_backend.EMULATED)
+        uf.propagate(g, torch.randn(g.num_nodes, 8), 3, backend="cuda-emulated")
 
-    return run
+    yield run
+    uninstall()
 
 
 def test_a_wrong_mask_is_found(run_planted):
@@ -86,13 +85,10 @@ def test_a_read_past_the_end_is_found_by_the_address_sanitizer(tmp_path):
 import torch
 import ugnn_fast as uf
 from pathlib import Path
-from tests.cuda.emulated import Emulated, load
-from ugnn_fast import _backend
-from ugnn_fast.device import _cuda
-_cuda.register(_backend.EMULATED, Emulated(load(Path({str(module)!r}))))
-_backend.register(_backend.Backend(_backend.EMULATED, True, True, None, _backend.CUDA_OPS))
+from tests.cuda.emulated import Emulated, install, load
+install(Emulated(load(Path({str(module)!r}))))
 g = uf.Graph.from_edge_index({HUBS}, symmetrize=True)
-uf.propagate(g, torch.randn(g.num_nodes, 8), 1, backend=_backend.EMULATED)
+uf.propagate(g, torch.randn(g.num_nodes, 8), 1, backend='cuda-emulated')
 """
     done = subprocess.run(
         [sys.executable, "-c", program], env=asan_environment(), cwd=ROOT, capture_output=True, text=True

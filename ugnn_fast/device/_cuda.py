@@ -68,7 +68,7 @@ class Batch:
             self.cuda.launch(self.name, some, len(some) > 1 and self.cuda.together(some))
 
 
-_launchers: dict[str, Cuda] = {}
+_launchers: dict[str, Cuda] = {}  # by backend; tests add one of their own
 
 
 def launcher(backend: str) -> Cuda:
@@ -78,8 +78,3 @@ def launcher(backend: str) -> Cuda:
 
         _launchers[backend] = Cuda(native.cuda)  # type: ignore[union-attr]
     return _launchers[backend]
-
-
-def register(backend: str, cuda: Cuda) -> None:
-    """Another way to run the kernels, under a name of its own; for tests."""
-    _launchers[backend] = cuda

@@ -56,16 +56,21 @@ __global__ void __launch_bounds__(kThreads, Op::kBlocksPerSm / 2)
 // Makes a device current, for its lifetime.
 class OnDevice {
  public:
-  explicit OnDevice(int device) : error(cudaGetDevice(&before_)) {
-    if (!error) error = cudaSetDevice(device);
+  explicit OnDevice(int device) {
+    error = cudaGetDevice(&before_);
+    changed_ = !error && before_ != device;
+    if (changed_) error = cudaSetDevice(device);
   }
-  ~OnDevice() { cudaSetDevice(before_); }
+  ~OnDevice() {
+    if (changed_) cudaSetDevice(before_);
+  }
   OnDevice(const OnDevice&) = delete;
 
-  int error;
+  int error = 0;
 
  private:
   int before_ = 0;
+  bool changed_ = false;
 };
 
 template <class... Parameters, class... Arguments>
@@ -80,6 +85,7 @@ int launch_together(void (*kernel)(Parameter), int64_t blocks, int device, void*
   int error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_sm, kernel, kThreads, 0);
   if (!error) error = cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
   if (error) return error;
+  // all blocks of a cooperative launch must be there at once
   const int64_t resident = int64_t(per_sm) * sms;
   void* arguments[] = {const_cast<void*>(static_cast<const void*>(&argument))};
   return cudaLaunchCooperativeKernel(reinterpret_cast<const void*>(kernel),
@@ -108,6 +114,7 @@ int run(const Launch& launch, const typename Op::Args* calls, int count, bool to
     all.count = count;
     for (int k = 0; k < count; ++k) all.call[k] = shaped(k);
     const int64_t rows = num_tasks<Op>(all.call[0], false), hubs = num_tasks<Op>(all.call[0], true);
+    if (rows == 0) return 0;
     return launch_together(together_kernel<Op>, blocks_for(rows > hubs ? rows : hubs), launch.device, launch.stream,
                            all);
   }
