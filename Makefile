@@ -9,7 +9,7 @@ CPP := $(shell find csrc tests/csrc tests/cuda -name '*.cpp' -o -name '*.h' -o -
 # nobody shall wait for nvcc who did not ask for it
 export UGNN_CUDA ?= 0
 
-.PHONY: run test test-gpu bench bench-quick lint format datasets clean
+.PHONY: run test test-gpu test-gpu-full bench bench-quick lint format datasets clean
 
 run: $(VENV)/.run  ## set up and train ADA-UGNN on Cora
 	$(BIN)/ugnn-fast train --dataset cora --model ada-ugnn
@@ -22,6 +22,9 @@ test-gpu: $(VENV)/.test  ## the CUDA kernels without a GPU: on the emulator in a
 	UGNN_EMULATED=traced $(BIN)/python -m pytest -q tests/cuda/test_operators.py
 	UGNN_EMULATED=asan ASAN_OPTIONS=detect_leaks=0 LD_PRELOAD=$$(g++ -print-file-name=libasan.so) \
 	    $(BIN)/python -m pytest -q tests/cuda/test_operators.py
+
+test-gpu-full: $(VENV)/.test  ## every graph, width, dtype and schedule in the traced build
+	UGNN_GPU_FULL=1 UGNN_EMULATED=traced $(BIN)/python -m pytest -q tests/cuda/test_operators.py
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .

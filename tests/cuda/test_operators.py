@@ -1,7 +1,9 @@
 """The operators on the emulated CUDA kernels: the tests of the other backends, forward and gradients."""
 
 import functools
+import itertools
 import os
+import random
 
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ import torch
 
 import ugnn_fast as uf
 from tests.ops import test_ada_propagate, test_propagate
+from ugnn_fast._random import kept_entries
 from ugnn_fast.testing import case_id, pairwise, sample_graphs, strided
 
 BACKEND = "cuda-emulated"
@@ -41,6 +44,23 @@ SHARED = {
 }
 
 
+def cases(valid, **axes):
+    """A pairwise cover; with UGNN_GPU_FULL=1 every graph, width, dtype and schedule, other values drawn."""
+    axes = SHARED | axes
+    if os.environ.get("UGNN_GPU_FULL", "0") == "0":
+        return pairwise(axes, valid)
+    rng = random.Random(0)
+    multiplied = ("graph", "D", "dtype", "seed")
+    found = []
+    for values in itertools.product(*(axes[name] for name in multiplied)):
+        for _ in range(100):
+            case = {name: rng.choice(axis) for name, axis in axes.items()} | dict(zip(multiplied, values, strict=True))
+            if valid(**case):
+                found.append(case)
+                break
+    return found
+
+
 def small(graph, D, R, **_):
     return D * (R or 1) <= (80 if "hub" in graph else 300)
 
@@ -56,28 +76,22 @@ def valid_propagate(clamp, wrt, dtype, **case):
     return small(**case) and test_propagate.valid(clamp=clamp, wrt=wrt, dtype=dtype, **case)
 
 
-ADA_PROPAGATE = pairwise(
-    {
-        **SHARED,
-        "c": ("number", "scalar", "node", "replica"),
-        "K": (1, 2, 5),
-        "memory": ("auto", "save", "recompute"),
-        "wrt": ("", "x", "c", "xc"),
-    },
+ADA_PROPAGATE = cases(
     valid_ada_propagate,
+    c=("number", "scalar", "node", "replica"),
+    K=(1, 2, 5),
+    memory=("auto", "save", "recompute"),
+    wrt=("", "x", "c", "xc"),
 )
-PROPAGATE = pairwise(
-    {
-        **SHARED,
-        "W": ("one", "c_number", "c_node", "c_replica", "edge_value"),
-        "norm": ("sym", "row", "none", "left", "right", "both"),
-        "K": (1, 2, 3, 5),
-        "out": ("last", "sum", "all"),
-        "clamp": test_propagate.CLAMPS,
-        "wrt": ("", "x", "all"),
-        **dict.fromkeys(test_propagate.COEFFICIENTS, test_propagate.FORMS),
-    },
+PROPAGATE = cases(
     valid_propagate,
+    W=("one", "c_number", "c_node", "c_replica", "edge_value"),
+    norm=("sym", "row", "none", "left", "right", "both"),
+    K=(1, 2, 3, 5),
+    out=("last", "sum", "all"),
+    clamp=test_propagate.CLAMPS,
+    wrt=("", "x", "all"),
+    **dict.fromkeys(test_propagate.COEFFICIENTS, test_propagate.FORMS),
 )
 
 
@@ -127,16 +141,28 @@ def test_the_schedule_does_not_change_a_bit(graph, emulated, monkeypatch):
 def test_dropped_edges(graph, drop, emulated):
     g = uf.drop_edges(graphs()[graph], drop, seed=-3)
     torch.manual_seed(0)
-    x, c, e = torch.randn(g.num_nodes, 8).double(), torch.rand(g.num_nodes).double(), torch.rand(g.num_edges).double()
+    x, c = torch.randn(g.num_nodes, 8).double(), torch.rand(g.num_nodes).double()
     results = []
-    for backend in ("reference", BACKEND):
-        leaves = [t.clone().requires_grad_() for t in (x, c, e)]
-        h = uf.ada_propagate(g, *leaves[:2], 2, backend=backend)
-        h = uf.propagate(g, h, 2, edge_value=leaves[2], backend=backend)
+    for backend in ("cpu", BACKEND):
+        leaves = x.clone().requires_grad_(), c.clone().requires_grad_()
+        h = uf.ada_propagate(g, *leaves, 2, backend=backend)
         results.append((h, *torch.autograd.grad(h.square().sum(), leaves)))
     for got, expected in zip(*reversed(results), strict=True):
         torch.testing.assert_close(got, expected)
+    i, j = g.edge_index
+    kept = kept_entries(i, j, *g.tensors(BACKEND)[-2:])
+    products = torch.ops.ugnn.edge_dot(*g.tensors(BACKEND), x, x.sin(), BACKEND)
+    torch.testing.assert_close(products, torch.where(kept, (x[i] * x[j].sin()).sum(1), 0))
     assert {name for name, *_ in emulated.launches} == {"step", "ada_propagate_bwd", "edge_dot"}
+
+
+@pytest.mark.parametrize("dtype", (torch.float32, torch.float16))
+def test_mean_of_neighbours(dtype, emulated):
+    g = graphs()["weighted_hubs"]
+    x = torch.randn(g.num_nodes, 5).to(dtype)
+    got, expected = (uf.neighbor_mean(g, x, backend=backend) for backend in (BACKEND, "reference"))
+    assert emulated.launches
+    torch.testing.assert_close(got, expected)
 
 
 def test_cora_takes_one_launch(emulated, monkeypatch):
