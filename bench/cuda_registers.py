@@ -60,7 +60,7 @@ def main() -> None:
     found = read_ptxas(Path(sys.argv[1]).read_text())
     archs = sorted({arch for arch, _ in found}, key=lambda arch: int(arch[3:]))
     print("Model: registers of a thread, and the share of warps that they allow\n")
-    print("| kernel | " + " | ".join(archs) + " |\n| --- " * (1 + len(archs)) + "|")
+    print("| kernel | " + " | ".join(archs) + " |\n" + "| --- " * (1 + len(archs)) + "|")
     for name in sorted({name for _, name in found}):
         cells = (found[arch, name]["registers"] for arch in archs)
         texts = (f"{n}, {occupancy(arch, n):.0%}" for arch, n in zip(archs, cells, strict=True))

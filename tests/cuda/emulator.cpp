@@ -45,7 +45,8 @@ namespace {
 constexpr int kLanes = 32;
 
 void* scheduler_stack = nullptr;
-const std::function<void()>* body = nullptr;
+void (*body)(const void*) = nullptr;
+const void* body_context = nullptr;
 uint3 size_of_block{}, size_of_grid{};
 #ifdef __SANITIZE_ADDRESS__
 void* scheduler_fake = nullptr;
@@ -69,7 +70,7 @@ void fiber() {
 #ifdef __SANITIZE_ADDRESS__
   __sanitizer_finish_switch_fiber(nullptr, &scheduler_bottom, &scheduler_size);
 #endif
-  (*body)();
+  body(body_context);
   current->state = Wait::kDone;
   leave(true);
   abort();
@@ -277,13 +278,14 @@ void* shared_memory(size_t bytes, int site) {
   return memory.get();
 }
 
-int run_grid(const std::function<void()>& thread, int64_t blocks, int threads, bool cooperative) {
+int run_grid(void (*thread)(const void*), const void* context, int64_t blocks, int threads, bool cooperative) {
   static std::mutex one_at_a_time;
   static Stacks stacks;
   const std::lock_guard<std::mutex> lock(one_at_a_time);
   if (blocks < 1 || threads < 1 || threads > 1024) return cudaErrorInvalidConfiguration;
   std::mt19937_64 random(seed);
-  body = &thread;
+  body = thread;
+  body_context = context;
   size_of_block = {unsigned(threads), 1, 1};
   size_of_grid = {unsigned(blocks), 1, 1};
   if (observer) observer->launch_begins();

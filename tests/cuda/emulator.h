@@ -8,7 +8,6 @@
 
 #include <cstdint>
 #include <cstring>
-#include <functional>
 #include <stdexcept>
 #include <string>
 
@@ -74,7 +73,15 @@ uint64_t exchange(unsigned mask, uint64_t value, int source, int site);
 // Memory that the threads of a block share: the same address in all of them for the same site.
 void* shared_memory(size_t bytes, int site);
 
-int run_grid(const std::function<void()>& thread, int64_t blocks, int threads, bool cooperative);
+// Runs thread(context) in every thread of a grid; a cudaError_t.
+int run_grid(void (*thread)(const void*), const void* context, int64_t blocks, int threads, bool cooperative);
+
+// The same for a lambda, which stays on the stack of the caller: it is no memory of the kernel's.
+template <class Body>
+int run_grid(const Body& body, int64_t blocks, int threads, bool cooperative) {
+  return run_grid([](const void* context) { (*static_cast<const Body*>(context))(); }, &body, blocks, threads,
+                  cooperative);
+}
 
 // Blocks of a cooperative launch that the emulated device holds at a time.
 constexpr int kResidentBlocks = 6;
