@@ -54,11 +54,13 @@ def measure(emulated: Counting, g: uf.Graph, D: int, dtype: torch.dtype) -> dict
     emulated.sums = {}
     torch.manual_seed(0)
     x = torch.randn(g.num_nodes, D).to(dtype)
-    left = torch.rand(g.num_nodes)
     c = torch.rand(g.num_nodes)
-    uf.propagate(g, x, 1, c=c, left=left, skip=0.1, backend=_backend.EMULATED)
+    found = {}
+    for name, weights in (("step", None), ("step, c", c)):
+        uf.propagate(g, x, 1, c=weights, norm="row", skip=0.1, backend=_backend.EMULATED)
+        found[name] = emulated.sums.pop("step")
     torch.ops.ugnn.edge_dot(*g.tensors(_backend.EMULATED), x, x, _backend.EMULATED)
-    found = {"step": emulated.sums.pop("step"), "edge_dot": emulated.sums.pop("edge_dot")}
+    found["edge_dot"] = emulated.sums.pop("edge_dot")
     c.requires_grad_()
     h = uf.ada_propagate(g, x, c, 1, memory="save", backend=_backend.EMULATED)
     torch.autograd.grad(h.float().sum(), c)
@@ -97,11 +99,13 @@ def bound(kernel: str, g: uf.Graph, D: int, dtype: torch.dtype) -> int:
     graph = 4 * E + 8 * (N + 1) + 4 * N  # columns, row pointers, the plan
     if kernel == "edge_dot":
         return graph + E * (row + dtype.itemsize) + N * row
-    # per entry the neighbour's row and its c; per row c and the coefficients
-    entries = E * (row + 4) + 4 * N
     if kernel == "step":
-        return graph + entries + 4 * N + 2 * N * row  # left, x, out
-    return graph + entries + N * (4 * 4 + 3 * row + 2 * 4 * D)  # rho, b, grad_c twice, u, v, s, grad_x twice
+        return graph + E * row + 4 * N + 2 * N * row  # left, x, out
+    # c of the neighbour, and of the row
+    weighted = graph + E * (row + 4) + 4 * N
+    if kernel == "step, c":
+        return weighted + 4 * N + 2 * N * row
+    return weighted + N * (4 * 4 + 3 * row + 2 * 4 * D)  # rho, b, grad_c twice, u, v, s, grad_x twice
 
 
 if __name__ == "__main__":

@@ -25,11 +25,12 @@
 struct uint3 {
   unsigned x, y, z;
 };
-struct alignas(8) uint2 {
-  unsigned x, y;
+// words that are moved as one; with members of their own g++ would move these one by one
+struct uint2 {
+  uint64_t bits;
 };
-struct alignas(16) uint4 {
-  unsigned x, y, z, w;
+struct uint4 {
+  unsigned __int128 bits;
 };
 
 // bits of the types of 16 bits, rounded to nearest even
