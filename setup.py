@@ -1,8 +1,8 @@
 """Builds ugnn_fast._C by CMake; everything about compiling is in CMakeLists.txt.
 
 UGNN_NATIVE=0 leaves the native module out: the package then runs on its reference backend.
-UGNN_CUDA=1 builds the CUDA kernels too (it needs nvcc, no GPU), 0 leaves them out; by default they are built where there
-are nvcc and a GPU. UGNN_CUDA_ARCHS, such as "80 90", are the architectures: by default that of the GPU, or 90.
+UGNN_CUDA=1 builds the CUDA kernels too (it needs nvcc, no GPU), 0 leaves them out; by default they are built where nvcc
+and a GPU are found. UGNN_CUDA_ARCHS, such as "80 90", are the architectures: by default that of the GPU, or 90.
 """
 
 import os

@@ -52,7 +52,10 @@ def asan_environment() -> dict[str, str]:
 
 
 def load(path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(path.name.partition(".")[0], path)
+    name = path.name.partition(".")[0]
+    # a second module of this name would add its functions to those of the first
+    sys.modules.pop(f"{name}.cuda", None)
+    spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <mutex>
 #include <random>
+#include <utility>
 
 #include "fibers.h"
 #ifdef __SANITIZE_ADDRESS__
@@ -76,6 +77,10 @@ void fiber() {
   abort();
 }
 
+std::string abandoned;
+
+[[noreturn]] void fail(const std::string& what) { throw std::runtime_error("emulator: " + what); }
+
 void resume(Thread& thread) {
   current = &thread;
 #ifdef __SANITIZE_ADDRESS__
@@ -86,6 +91,7 @@ void resume(Thread& thread) {
   __sanitizer_finish_switch_fiber(scheduler_fake, nullptr, nullptr);
 #endif
   current = nullptr;
+  if (!abandoned.empty()) fail(std::exchange(abandoned, ""));
 }
 
 // Stacks for the fibers of a launch, kept for the next one.
@@ -130,8 +136,6 @@ void start(Block& block, int64_t index, int threads, char* stacks) {
 std::string name(const Thread& thread) {
   return "thread " + std::to_string(thread.index) + " of block " + std::to_string(thread.block->index);
 }
-
-[[noreturn]] void fail(const std::string& what) { throw std::runtime_error("emulator: " + what); }
 
 // Completes a collective of these lanes, if all that it names are there.
 bool complete_collective(Block& block, int warp, int lanes) {
@@ -180,10 +184,10 @@ bool run_warp(Block& block, int warp, std::mt19937_64& random) {
   bool moved = false;
   for (;;) {
     const uint64_t chance = random();
-    const int first = int(chance % kLanes), stride = int(chance >> 8) | 1;
+    const unsigned first = unsigned(chance), stride = unsigned(chance >> 8) | 1;
     bool ran = false;
-    for (int k = 0; k < kLanes; ++k) {
-      const int lane = (first + k * stride) & (kLanes - 1);
+    for (unsigned k = 0; k < kLanes; ++k) {
+      const int lane = int((first + k * stride) % kLanes);
       if (lane >= lanes) continue;
       Thread& thread = block.threads[warp * kLanes + lane];
       if (thread.state != Wait::kNone) continue;
@@ -248,6 +252,11 @@ uint3 thread_index() { return {current->index, 0, 0}; }
 uint3 block_index() { return {unsigned(current->block->index), 0, 0}; }
 uint3 block_size() { return size_of_block; }
 uint3 grid_size() { return size_of_grid; }
+
+void abandon(const std::string& why) {
+  abandoned = why;
+  leave(false);
+}
 
 void barrier(Wait kind, int site) {
   current->state = kind;

@@ -40,6 +40,9 @@ constexpr size_t kStack = 128 << 10;
 extern Thread* current;
 extern uint64_t seed;
 
+// Ends the launch with an error, from the thread that runs.
+void abandon(const std::string& why);
+
 // What happens, for whoever traces it.
 struct Observer {
   virtual ~Observer() = default;

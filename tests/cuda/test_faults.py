@@ -65,7 +65,7 @@ def test_a_wrong_mask_is_found(run_planted):
 
 
 def test_a_lane_that_leaves_is_found(run_planted):
-    with pytest.raises(RuntimeError, match="a collective waits for a lane|lanes meet in different collectives"):
+    with pytest.raises(RuntimeError, match=r"a collective waits for a lane|lanes meet in different collectives"):
         run_planted("lanes_leave", "plain")
 
 

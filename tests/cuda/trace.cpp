@@ -83,8 +83,10 @@ class Tracer : public Observer {
     // arguments of the launch
     if (inside(host_stack_.begin, host_stack_.end, begin, end)) return;
     current = nullptr;
-    note(*thread, begin, end, store, place);
+    const std::string outside = note(*thread, begin, end, store, place);
     current = const_cast<Thread*>(thread);
+    // what lies there may be anything, even an address that does not exist
+    if (!outside.empty()) abandon(outside);
   }
 
  private:
@@ -99,7 +101,8 @@ class Tracer : public Observer {
     }
   }
 
-  void note(const Thread& thread, uintptr_t begin, uintptr_t end, bool store, const void* place) {
+  // What is wrong if the access is out of bounds.
+  std::string note(const Thread& thread, uintptr_t begin, uintptr_t end, bool store, const void* place) {
     int buffer = -1;
     bool shared = false;
     for (size_t k = 0; k < buffers.size() && buffer < 0; ++k) {
@@ -110,9 +113,10 @@ class Tracer : public Observer {
       shared = shared || inside(low, low + thread.block->shared_bytes.at(site), begin, end);
     }
     const std::string what = store ? "store" : "load";
-    if (buffer < 0 && !shared) return error("out of bounds: " + what + near(begin), thread);
+    if (buffer < 0 && !shared) return "out of bounds: " + what + near(begin);
     for (uintptr_t granule = begin / kGranule; granule <= (end - 1) / kGranule; ++granule) {
       Shadow& shadow = shadow_[granule];
+      if (shared) forget_others(shadow, *thread.block);
       if (!before(shadow.written, thread) || (store && !before(shadow.read, thread))) {
         error("race: " + what + (shared ? " in shared memory" : " in " + buffers[buffer].name), thread);
       }
@@ -125,6 +129,7 @@ class Tracer : public Observer {
     instruction.store = store;
     instruction.buffer = buffer;
     instruction.accesses.push_back({begin, int(end - begin)});
+    return "";
   }
 
   std::string near(uintptr_t begin) const {
@@ -135,6 +140,13 @@ class Tracer : public Observer {
       }
     }
     return " far from any argument";
+  }
+
+  // Shared memory of a block that has ended may be that of another one now.
+  static void forget_others(Shadow& shadow, const Block& block) {
+    for (Access* access : {&shadow.written, &shadow.read}) {
+      if (access->block != block.index) access->block = -1;
+    }
   }
 
   static bool before(const Access& other, const Thread& thread) {
