@@ -22,11 +22,14 @@ ROOT = HERE.parents[1]
 _PATH = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", "")])
 
 
-def build(kind: str = "plain", csrc: Path = ROOT / "csrc", folder: Path = ROOT / "build" / "emulated") -> Path:
+def build(
+    kind: str, name: str = "ugnn_emulated", csrc: Path = ROOT / "csrc", folder: Path = ROOT / "build" / "emulated"
+) -> Path:
     """The module of the kernels in `csrc` as a file; kind: plain, asan or traced."""
     folder = folder / kind
     configure = [
         "cmake", "-S", HERE, "-B", folder, "-G", "Ninja", f"-DUGNN_CSRC={csrc}", f"-DUGNN_BUILDS={kind}",
+        f"-DUGNN_NAME={name}",
         f"-DPython_EXECUTABLE={sys.executable}", f"-Dpybind11_DIR={pybind11.get_cmake_dir()}",
     ]  # fmt: skip
     # the compiler needs no sanitizer
@@ -35,7 +38,7 @@ def build(kind: str = "plain", csrc: Path = ROOT / "csrc", folder: Path = ROOT /
         done = subprocess.run([str(word) for word in words], env=environment, capture_output=True, text=True)
         if done.returncode:
             raise RuntimeError(done.stdout[-4000:] + done.stderr[-4000:])
-    (module,) = folder.glob("ugnn_emulated*.so")
+    (module,) = folder.glob(f"{name}_{kind}.*.so")
     return module
 
 
@@ -52,10 +55,7 @@ def asan_environment() -> dict[str, str]:
 
 
 def load(path: Path) -> ModuleType:
-    name = path.name.partition(".")[0]
-    # a second module of this name would add its functions to those of the first
-    sys.modules.pop(f"{name}.cuda", None)
-    spec = importlib.util.spec_from_file_location(name, path)
+    spec = importlib.util.spec_from_file_location(path.name.partition(".")[0], path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

@@ -42,7 +42,7 @@ def planted(fault, kind, folder):
         text = (include / name).read_text()
         assert text.count(old) == 1, f"{old!r} must stand once in {name}"
         (include / name).write_text(text.replace(old, new))
-    return build(kind, csrc, folder)
+    return build(kind, f"ugnn_{fault}", csrc, folder)
 
 
 @pytest.fixture
