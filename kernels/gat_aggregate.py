@@ -127,11 +127,11 @@ def gat_aggregate_fwd_kernel(
         i, first, end, stride, trips, owner, piece = program_rows(
             rowptr_ptr, plan_ptr, num_rows, num_short, num_middle, SLOTS
         )
-        mask_i = (first < end)[:, None] & mask_h[None, :]
+        length = (end - first).to(tl.int32)
+        mask_i = (length > 0)[:, None] & mask_h[None, :]
         dst = tl.load(dst_ptr + i[:, None] * H + h[None, :], mask=mask_i, other=0.0)
         for k in range(trips):
-            at = first + k * stride
-            j = tl.load(col_ptr + at, mask=at < end, other=-1).to(tl.int64)
+            j = tl.load(col_ptr + first + k * stride, mask=k * stride < length, other=-1).to(tl.int64)
             if DROP:
                 j = tl.where(kept_edge(i, j, drop_seed, keep_from), j, -1)
             live = j[:, None] >= 0
@@ -199,15 +199,15 @@ def gat_aggregate_bwd_kernel(
             rowptr_ptr, plan_ptr, num_rows, num_short, num_middle, SLOTS
         )
         at_i = i[:, None] * H + h[None, :]
-        mask_i = (first < end)[:, None] & mask_h[None, :]
+        length = (end - first).to(tl.int32)
+        mask_i = (length > 0)[:, None] & mask_h[None, :]
         if SENDS:
             score = tl.load(src_ptr + at_i, mask=mask_i, other=0.0)
         else:
             score = tl.load(dst_ptr + at_i, mask=mask_i, other=0.0)
             lse = tl.load(lse_ptr + at_i, mask=mask_i, other=0.0)
         for k in range(trips):
-            at = first + k * stride
-            j = tl.load(col_ptr + at, mask=at < end, other=-1).to(tl.int64)
+            j = tl.load(col_ptr + first + k * stride, mask=k * stride < length, other=-1).to(tl.int64)
             if DROP:
                 j = tl.where(kept_edge(i, j, drop_seed, keep_from), j, -1)
             live = j[:, None] >= 0
