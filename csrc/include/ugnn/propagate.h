@@ -90,10 +90,8 @@ void propagate_forward(const PropagateForward& a) {
     int64_t begin, end;
     even_share(N, begin, end);
     if (scale.get()) {
-      for (int64_t i = begin; i < end; ++i) {
-        const A rho = rho_of<A>(a.g, i);
-        scale.get()[i] = a.norm == Norm::kSym ? rho : rho * rho;
-      }
+      for_rho<A>(a.g, view, begin, end,
+                 [&](int64_t p, A rho) { scale.get()[view.user_row(p)] = a.norm == Norm::kSym ? rho : rho * rho; });
     }
     c.fill(begin, end, a.RC);
     split.wait();
