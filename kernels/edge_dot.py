@@ -14,7 +14,7 @@ def edge_dot_kernel(
     col_ptr, weight_ptr, drop_seed, keep_from,
     v_ptr, u_ptr,  # [N, width]
     out_ptr,       # [E]
-    D, width,
+    D: tl.constexpr, width: tl.constexpr,
     DROP: tl.constexpr, SLOTS: tl.constexpr, BLOCK_D: tl.constexpr, HUBS: tl.constexpr,
 ):  # fmt: skip
     """out_ij = sum_d v_id u_jd, 0 for a dropped edge; one program for all columns of the entries of program_rows."""

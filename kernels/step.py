@@ -48,7 +48,7 @@ def step_kernel(
     x_ptr, h_ptr, before_ptr,                       # X, H_k, H_{k-1}, [N, width]
     lo, hi, gamma_ptr,
     out_ptr, next_ptr, s_ptr, total_ptr,            # H_{k+1}, right H_{k+1}, sum a_ij u_j, sum gamma H
-    D, width,
+    D: tl.constexpr, width: tl.constexpr,
     DROP: tl.constexpr, CLAMP: tl.constexpr,
     SLOTS: tl.constexpr, BLOCK_D: tl.constexpr, HUBS: tl.constexpr,
 ):  # fmt: skip
@@ -87,11 +87,11 @@ def step_kernel(
                 table_ptr + j.to(tl.int64)[:, None] * width + offs[None, :],
                 mask=live[:, None] & mask_d[None, :], other=0.0,
             ).to(tl.float32)  # fmt: skip
-            w = entry_weight(at, live, i, c_i, j, r, weight_ptr, c_ptr, c_row, c_replica, edge_ptr, reverse_ptr)
+            if weight_ptr is not None:
+                u *= tl.load(weight_ptr + at, mask=live, other=0.0)[:, None]
+            w = entry_weight(at, live, i, c_i, j, r, None, c_ptr, c_row, c_replica, edge_ptr, reverse_ptr)
             acc += w[:, None] * u
             if s_ptr is not None:
-                if weight_ptr is not None:
-                    u *= tl.load(weight_ptr + at, mask=live, other=0.0)[:, None]
                 plain += u
         if stride > 1:
             acc = of_all_slots(acc, SLOTS, BLOCK_D)
