@@ -25,10 +25,14 @@ _GUARD = 64  # elements before and after each guarded tensor
 
 def pytest_configure(config):
     config.stash[_ran] = set()
+    config.addinivalue_line("markers", "triton: needs Triton's interpreter, TRITON_INTERPRET=1")
     config.addinivalue_line("markers", "plain_memory: outputs are not guarded, as the test looks at their storage")
 
 
-def pytest_collection_modifyitems(items):
+def pytest_collection_modifyitems(config, items):
+    if not uf._backend._interpreting():
+        config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("triton")])
+        items[:] = [item for item in items if not item.get_closest_marker("triton")]
     # it looks back at what ran
     items.sort(key=lambda item: item.name == "test_every_backend_ran")
 
