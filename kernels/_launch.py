@@ -1,4 +1,4 @@
-"""Block sizes and warps of the kernels, from tables in files; never tuned behind the user's back, as sums depend on them.
+"""Block sizes and warps of the kernels, from tables in files; never tuned at run time, as sums depend on them.
 
 launch_table.json beside this file ships with the package. A table of the user, written by `ugnn-fast tune`, lies over
 it: in $UGNN_LAUNCH_TABLE, or in ugnn_fast/launch_table.json of the user's folder for settings. An empty
@@ -26,7 +26,7 @@ FORMAT = 1
 FAMILIES = ("step", "ada_propagate_backward", "edge_dot")
 WIDEST = 128
 WIDTHS = tuple(1 << n for n in range(WIDEST.bit_length()))
-ITEM_SIZES = (2, 4)
+ITEM_SIZES = (2, 4, 8)
 # no more than 7 of 16 columns of the blocks lie beside the table, so that with rows of unlike length in a program no
 # more than half of the lanes are idle
 _MOST_PADDED = 16 / 9
@@ -49,14 +49,12 @@ Table = dict[Key, Config]
 def block_width(D: int) -> int:
     """The widest block for D columns that leaves few lanes idle: 64 for 40 columns, three times 16 for 33."""
     if D < 8:
-        return 1 << (D - 1).bit_length()
+        return 1 << max(D - 1, 0).bit_length()
     return next(width for width in reversed(WIDTHS) if -(-D // width) * width <= _MOST_PADDED * D)
 
 
 @functools.cache
-def row_config(
-    D: int, dtype: torch.dtype, device: torch.device | None = None, family: str = "step"
-) -> Config:
+def row_config(D: int, dtype: torch.dtype, device: torch.device | None = None, family: str = "step") -> Config:
     """For rows of D values of this type; without a device that of `any`."""
     names = ["any"]
     if device is not None and device.type == "cuda":

@@ -12,7 +12,7 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from ugnn_fast.kernels._launch import Config
+from ugnn_fast.kernels._launch import Config, on_device
 
 from ugnn_fast import _row_plan
 
@@ -127,7 +127,8 @@ class Rows:
         programs = triton.cdiv(short, config.slots) + middle - short + pieces
         first = (self.rowptr, self.plan, self.num_rows, short, middle, pieces)
         shape = {"SLOTS": config.slots, "BLOCK_D": config.block, "num_warps": config.warps}
-        if programs:
-            kernel[(programs, columns)](*first, *args, **constants, **shape, HUBS=False)
-        if self.num_hubs:
-            kernel[(self.num_hubs, columns)](*first, *args, **constants, **shape, HUBS=True)
+        with on_device(self.rowptr.device.index):
+            if programs:
+                kernel[(programs, columns)](*first, *args, **constants, **shape, HUBS=False)
+            if self.num_hubs:
+                kernel[(self.num_hubs, columns)](*first, *args, **constants, **shape, HUBS=True)

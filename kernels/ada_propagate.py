@@ -160,7 +160,10 @@ def ada_propagate_backward(graph, grad_h, h, c, kept, steps, memory, backend, ne
     if not need_c:
         return _gradient_of_x(graph, grad_h, q, c, b, rho, steps).to(grad_h.dtype), grad_h.new_empty(0)
     weights = per_node(c)
-    stepper = Stepper(graph, grad_h, c=weights, replicas=weights.replica_stride > 0, sums=2 if all_s is not None else 3)
+    stepper = Stepper(
+        graph, grad_h, c=weights, replicas=weights.replica_stride > 0, sums=2 if all_s is not None else 3,
+        family="ada_propagate_backward",
+    )  # fmt: skip
     N = len(c)
     sums = torch.zeros((2, N, stepper.columns), dtype=torch.float32, device=c.device)
     e = (q * h).reshape(N, stepper.width // stepper.D, -1).sum(-1)  # of the last step

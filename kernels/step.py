@@ -168,16 +168,18 @@ class Stepper:
 
     def __init__(
         self, graph: tuple, like: Tensor, *, c: Coef = ZERO, replicas: bool = False, edge_value: Tensor | None = None,
-        reverse: Tensor | None = None, sums: int = 1,
+        reverse: Tensor | None = None, sums: int = 1, family: str = "step",
     ):  # fmt: skip
-        """replicas: whether c or a coefficient differs between replicas. sums: those of a row that are kept apart."""
+        """replicas: whether c or a coefficient differs between replicas. sums: those of a row that are kept apart.
+        family: whose launch configuration it is, see _launch.
+        """
         rowptr, self.col, self.weight = graph[:3]
         *_, plan, plan_sizes, self.drop_seed, self.keep_from = graph
         self.rows = Rows(rowptr, plan, plan_sizes)
         self.c, self.edge_value, self.reverse = c, edge_value, reverse
         self.width = like[0].numel()
         self.D = like.shape[-1] if replicas else self.width
-        self.config: Config = row_config(self.D, like.dtype)
+        self.config: Config = row_config(self.D, like.dtype, like.device, family)
         self.columns = self.width // self.D * triton.cdiv(self.D, self.config.block)
         self.partial = self.rows.partial(sums, self.width)
 
