@@ -4,10 +4,12 @@ import json
 
 import pytest
 import torch
-
-from ugnn_fast import cli
 from ugnn_fast.kernels import _launch, tune
 from ugnn_fast.kernels._launch import Config, block_width, row_config
+
+from bench import traffic
+from ugnn_fast import cli
+from ugnn_fast._row_plan import row_plan
 
 
 @pytest.fixture(autouse=True)
@@ -53,6 +55,16 @@ def test_blocks_leave_few_columns_idle():
     assert [block_width(D) for D in (0, 1, 3, 7, 8, 33, 40, 64, 65, 128, 129, 256)] == [
         1, 1, 4, 8, 8, 16, 64, 64, 32, 128, 64, 128,
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_at_most_half_of_the_lanes_are_idle_in_rows_below_8_entries(dtype):
+    g = tune.power_law_graph(20_000, 15)
+    length = g.rowptr.diff()[row_plan(g.rowptr)[0][: g.num_nodes].long()]
+    length = length[length < 8]
+    assert len(length) > 4000
+    for D in range(8, 300):
+        assert traffic.idle_lanes(length, D, row_config(D, dtype)) <= 0.5, D
 
 
 def test_look_up_by_width_and_type():
