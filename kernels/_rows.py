@@ -104,7 +104,8 @@ def coefficient(ptr, scale, i, r, row_stride, replica_stride, mask):
     """scale * values[i, r], or scale without values; [SLOTS, 1]."""
     if ptr is None:
         return scale
-    return (scale * tl.load(ptr + i * row_stride + r * replica_stride, mask=mask, other=0.0))[:, None]
+    else:  # code behind an if would be compiled for both
+        return (scale * tl.load(ptr + i * row_stride + r * replica_stride, mask=mask, other=0.0))[:, None]
 
 
 class Rows:

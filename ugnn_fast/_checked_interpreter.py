@@ -25,6 +25,7 @@ of them knows of caches.
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -131,6 +132,7 @@ class _Launch:
         for allocation in allocations.values():
             allocation.start()
         self.given = iter(range(len(self.pointers)))
+        self.patched: set[int] = set()  # modules of device functions
 
     def address_of_next(self) -> int:
         """What the kernel gets for its next tensor argument."""
@@ -204,7 +206,16 @@ class _Launch:
         _plain.store(real, value, mask)
 
 
+# as they are outside of checked(), also for one inside another
 _plain = interpreter._interpreter
+_call = interpreter.GridExecutor.__call__
+_cast = interpreter.InterpreterBuilder.cast_impl
+_convert = interpreter._implicit_cvt
+# a third of the interpreter's time for nothing: a dict built in every call, and a check whose result nobody reads
+_dtype = interpreter._get_np_dtype
+_scalar_dtype = functools.cache(_dtype)
+interpreter._get_np_dtype = lambda kind: (_scalar_dtype if type(kind) is tl.dtype else _dtype)(kind)
+interpreter.interpreter_builder.options = interpreter.InterpreterOptions(sanitize_overflow=False)
 
 
 def _bfloat16_bits(x: np.ndarray) -> np.ndarray:
@@ -216,11 +227,11 @@ def _bfloat16_bits(x: np.ndarray) -> np.ndarray:
 
 @contextlib.contextmanager
 def checked() -> Iterator[Report]:
-    """Checks every launch inside; see the top of this file."""
+    """Checks every launch inside; see the top of this file. Inside another one, launches count here alone."""
     report: Report = {}
     executor, builder = interpreter.GridExecutor, interpreter.InterpreterBuilder
-    call, cast, convert, memory = executor.__call__, builder.cast_impl, interpreter._implicit_cvt, _plain
-    running: list[_Launch] = []
+    device = interpreter.InterpretedFunction
+    before = executor.__call__, device.__call__, builder.cast_impl, interpreter._implicit_cvt
 
     def checked_call(self: Any, *args: Any, **kwargs: Any) -> None:
         named = inspect.signature(self.fn).parameters
@@ -229,23 +240,29 @@ def checked() -> Iterator[Report]:
         kernel = report.setdefault(self.fn.__name__, KernelReport())
         kernel.launches += 1
         kernel.programs += int(np.prod(self.grid(bound) if callable(self.grid) else self.grid))
-        running.append(_Launch(self.fn.__name__, tensors, kernel))
-        interpreter._interpreter = running[-1]
+        interpreter._interpreter = _Launch(self.fn.__name__, tensors, kernel)
         try:
-            call(self, *args, **kwargs)
+            _call(self, *args, **kwargs)
         except interpreter.InterpreterError as error:
             cause: BaseException | None = error
             while cause is not None and not isinstance(cause, Fault):
                 cause = cause.__cause__
             raise cause or error from None
         finally:
-            running.pop()
-            interpreter._interpreter = memory
+            interpreter._interpreter = _plain
+
+    def device_call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        # the interpreter patches the language in every call of a device function: once for a module is enough
+        patched = interpreter._interpreter.patched
+        if id(self.fn.__globals__) not in patched:
+            patched.add(id(self.fn.__globals__))
+            interpreter._patch_lang(self.fn)
+        return self.rewrite()(*args, **kwargs)
 
     def checked_convert(arg: Any) -> Any:
-        converted = convert(arg)
+        converted = _convert(arg)
         if hasattr(arg, "data_ptr"):
-            converted.handle.data[0] = running[-1].address_of_next()
+            converted.handle.data[0] = interpreter._interpreter.address_of_next()
         return converted
 
     def checked_cast(self: Any, src: Any, to: Any) -> Any:
@@ -253,10 +270,11 @@ def checked() -> Iterator[Report]:
             return interpreter.TensorHandle(_bfloat16_bits(src.data), tl.bfloat16)
         if src.dtype.scalar == tl.bfloat16 and to.scalar == tl.float32:
             return interpreter.TensorHandle((src.data.astype(np.uint32) << 16).view(np.float32), tl.float32)
-        return cast(self, src, to)
+        return _cast(self, src, to)
 
-    executor.__call__, builder.cast_impl, interpreter._implicit_cvt = checked_call, checked_cast, checked_convert
+    executor.__call__, device.__call__ = checked_call, device_call
+    builder.cast_impl, interpreter._implicit_cvt = checked_cast, checked_convert
     try:
         yield report
     finally:
-        executor.__call__, builder.cast_impl, interpreter._implicit_cvt = call, cast, convert
+        executor.__call__, device.__call__, builder.cast_impl, interpreter._implicit_cvt = before

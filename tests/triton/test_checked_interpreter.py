@@ -4,6 +4,7 @@ import pytest
 import torch
 import triton
 import triton.language as tl
+import triton.runtime.interpreter as interpreter
 
 from ugnn_fast._checked_interpreter import Fault, PointerReport, checked
 
@@ -161,7 +162,20 @@ def test_casts_round_to_nearest_even(dtype):
 
 
 def test_nothing_is_left_behind():
+    def state():
+        functions = (interpreter.GridExecutor, interpreter.InterpretedFunction, interpreter.InterpreterBuilder)
+        return [dict(vars(owner)) for owner in functions], interpreter._interpreter, interpreter._implicit_cvt
+
+    before = state()
     with pytest.raises(Fault), checked():
         copy(torch.zeros(4), torch.zeros(5), 4, extra=1)
-    # the plain interpreter again: no check
-    copy(torch.zeros(8)[:4], torch.zeros(8)[:4], 4, extra=1)
+    assert state() == before
+
+
+def test_one_inside_another():
+    with checked() as outer:
+        with checked() as inner:
+            copy(torch.zeros(4), torch.zeros(4), 4)
+        copy(torch.zeros(4), torch.zeros(4), 4)
+        copy(torch.zeros(4), torch.zeros(4), 4)
+    assert (outer["copy_kernel"].launches, inner["copy_kernel"].launches) == (2, 1)
