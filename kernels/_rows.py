@@ -12,7 +12,7 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from ugnn_fast.kernels._launch import Config
+from ugnn_fast.kernels._launch import Config, on_device
 
 from ugnn_fast import _row_plan
 
@@ -36,29 +36,30 @@ def program_rows(rowptr_ptr, plan_ptr, num_rows, num_short, num_middle, SLOTS: t
     if pid < short_programs:
         owner = pid * SLOTS + t < num_short
         i = tl.load(plan_ptr + pid * SLOTS + t, mask=owner, other=0).to(tl.int64)
+        # the length from the plan: half the bytes of the next row pointer
+        lengths = tl.load(plan_ptr + num_rows + pid * SLOTS + t, mask=owner, other=0)
         first = tl.load(rowptr_ptr + i, mask=owner, other=0)
-        end = tl.load(rowptr_ptr + i + 1, mask=owner, other=0)
+        end = first + lengths
         stride = tl.full((), 1, tl.int32)
-        trips = tl.max(end - first, 0).to(tl.int32)
+        trips = tl.max(lengths, 0)
     else:
         owner = t == 0
         position = num_short + pid - short_programs
-        skipped = tl.full((), 0, tl.int64)
+        skipped = tl.full((), 0, tl.int32)
         if position >= num_middle:
             piece = position - num_middle
-            hub = tl.load(plan_ptr + num_rows + (num_rows - num_middle + 1) + piece)
+            hub = tl.load(plan_ptr + 2 * num_rows + (num_rows - num_middle + 1) + piece)
             position = num_middle + hub
-            skipped = (piece - tl.load(plan_ptr + num_rows + hub)).to(tl.int64) * PIECE
+            skipped = (piece - tl.load(plan_ptr + 2 * num_rows + hub)) * PIECE
         row = tl.load(plan_ptr + position).to(tl.int64)
+        # a row that is not cut has at most PIECE entries
+        length = tl.minimum(tl.load(plan_ptr + num_rows + position) - skipped, PIECE)
         start = tl.load(rowptr_ptr + row) + skipped
-        stop = tl.load(rowptr_ptr + row + 1)
-        if piece >= 0:
-            stop = tl.minimum(stop, start + PIECE)
         i = tl.zeros((SLOTS,), tl.int64) + row
         first = start + t
-        end = tl.zeros((SLOTS,), tl.int64) + stop
+        end = tl.zeros((SLOTS,), tl.int64) + start + length
         stride = tl.full((), SLOTS, tl.int32)
-        trips = tl.cdiv((stop - start).to(tl.int32), SLOTS)
+        trips = tl.cdiv(length, SLOTS)
     return i, first, end, stride, trips, owner, piece
 
 
@@ -67,7 +68,7 @@ def hub_row(plan_ptr, num_rows, num_middle, SLOTS: tl.constexpr):
     """(i, first piece, piece behind the last, owner) of a program for a hub; i and owner are [SLOTS]."""
     hub = tl.program_id(0)
     i = tl.zeros((SLOTS,), tl.int64) + tl.load(plan_ptr + num_middle + hub)
-    pieces_ptr = plan_ptr + num_rows + hub
+    pieces_ptr = plan_ptr + 2 * num_rows + hub
     return i, tl.load(pieces_ptr), tl.load(pieces_ptr + 1), tl.arange(0, SLOTS) == 0
 
 
@@ -103,7 +104,8 @@ def coefficient(ptr, scale, i, r, row_stride, replica_stride, mask):
     """scale * values[i, r], or scale without values; [SLOTS, 1]."""
     if ptr is None:
         return scale
-    return (scale * tl.load(ptr + i * row_stride + r * replica_stride, mask=mask, other=0.0))[:, None]
+    else:  # code behind an if would be compiled for both
+        return (scale * tl.load(ptr + i * row_stride + r * replica_stride, mask=mask, other=0.0))[:, None]
 
 
 class Rows:
@@ -126,7 +128,8 @@ class Rows:
         programs = triton.cdiv(short, config.slots) + middle - short + pieces
         first = (self.rowptr, self.plan, self.num_rows, short, middle, pieces)
         shape = {"SLOTS": config.slots, "BLOCK_D": config.block, "num_warps": config.warps}
-        if programs:
-            kernel[(programs, columns)](*first, *args, **constants, **shape, HUBS=False)
-        if self.num_hubs:
-            kernel[(self.num_hubs, columns)](*first, *args, **constants, **shape, HUBS=True)
+        with on_device(self.rowptr.device.index):
+            if programs:
+                kernel[(programs, columns)](*first, *args, **constants, **shape, HUBS=False)
+            if self.num_hubs:
+                kernel[(self.num_hubs, columns)](*first, *args, **constants, **shape, HUBS=True)

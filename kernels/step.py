@@ -48,7 +48,7 @@ def step_kernel(
     x_ptr, h_ptr, before_ptr,                       # X, H_k, H_{k-1}, [N, width]
     lo, hi, gamma_ptr,
     out_ptr, next_ptr, s_ptr, total_ptr,            # H_{k+1}, right H_{k+1}, sum a_ij u_j, sum gamma H
-    D, width,
+    D: tl.constexpr, width: tl.constexpr,
     DROP: tl.constexpr, CLAMP: tl.constexpr,
     SLOTS: tl.constexpr, BLOCK_D: tl.constexpr, HUBS: tl.constexpr,
 ):  # fmt: skip
@@ -87,11 +87,11 @@ def step_kernel(
                 table_ptr + j.to(tl.int64)[:, None] * width + offs[None, :],
                 mask=live[:, None] & mask_d[None, :], other=0.0,
             ).to(tl.float32)  # fmt: skip
-            w = entry_weight(at, live, i, c_i, j, r, weight_ptr, c_ptr, c_row, c_replica, edge_ptr, reverse_ptr)
+            if weight_ptr is not None:
+                u *= tl.load(weight_ptr + at, mask=live, other=0.0)[:, None]
+            w = entry_weight(at, live, i, c_i, j, r, None, c_ptr, c_row, c_replica, edge_ptr, reverse_ptr)
             acc += w[:, None] * u
             if s_ptr is not None:
-                if weight_ptr is not None:
-                    u *= tl.load(weight_ptr + at, mask=live, other=0.0)[:, None]
                 plain += u
         if stride > 1:
             acc = of_all_slots(acc, SLOTS, BLOCK_D)
@@ -168,16 +168,18 @@ class Stepper:
 
     def __init__(
         self, graph: tuple, like: Tensor, *, c: Coef = ZERO, replicas: bool = False, edge_value: Tensor | None = None,
-        reverse: Tensor | None = None, sums: int = 1,
+        reverse: Tensor | None = None, sums: int = 1, family: str = "step",
     ):  # fmt: skip
-        """replicas: whether c or a coefficient differs between replicas. sums: those of a row that are kept apart."""
+        """replicas: whether c or a coefficient differs between replicas. sums: those of a row that are kept apart.
+        family: whose launch configuration it is, see _launch.
+        """
         rowptr, self.col, self.weight = graph[:3]
         *_, plan, plan_sizes, self.drop_seed, self.keep_from = graph
         self.rows = Rows(rowptr, plan, plan_sizes)
         self.c, self.edge_value, self.reverse = c, edge_value, reverse
         self.width = like[0].numel()
         self.D = like.shape[-1] if replicas else self.width
-        self.config: Config = row_config(self.D, like.dtype)
+        self.config: Config = row_config(self.D, like.dtype, like.device, family)
         self.columns = self.width // self.D * triton.cdiv(self.D, self.config.block)
         self.partial = self.rows.partial(sums, self.width)
 
