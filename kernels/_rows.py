@@ -128,7 +128,7 @@ class Rows:
         programs = triton.cdiv(short, config.slots) + middle - short + pieces
         first = (self.rowptr, self.plan, self.num_rows, short, middle, pieces)
         shape = {"SLOTS": config.slots, "BLOCK_D": config.block, "num_warps": config.warps}
-        if programs:
+        if programs and columns:
             kernel[(programs, columns)](*first, *args, **constants, **shape, HUBS=False)
-        if self.num_hubs:
+        if self.num_hubs and columns:
             kernel[(self.num_hubs, columns)](*first, *args, **constants, **shape, HUBS=True)

@@ -40,13 +40,14 @@ def edge_energy_kernel(
             j = tl.load(col_ptr + at, mask=live, other=0).to(tl.int64)
             if DROP:
                 live &= kept_edge(i, j, drop_seed, keep_from)
+            a = tl.where(live, 1.0, 0.0)
+            if weight_ptr is not None:
+                a = tl.load(weight_ptr + at, mask=live, other=0.0)
+            rho_j = tl.load(rho_ptr + j, mask=live, other=0.0)
             mask = live[:, None] & mask_d[None, :]
             f_j = tl.load(f_ptr + j[:, None] * width + offs[None, :], mask=mask, other=0.0).to(tl.float32)
-            off = tl.where(mask, u_i - tl.load(rho_ptr + j, mask=live, other=0.0)[:, None] * f_j, 0.0)
-            if weight_ptr is not None:
-                acc += tl.load(weight_ptr + at, mask=live, other=0.0)[:, None] * off * off
-            else:
-                acc += off * off
+            off = tl.where(live[:, None], u_i - rho_j[:, None] * f_j, 0.0)
+            acc += a[:, None] * off * off
         if stride > 1:
             acc = of_all_slots(acc, SLOTS, BLOCK_D)
         if piece >= 0:
@@ -58,10 +59,8 @@ def edge_energy_kernel(
 
 def edge_energy(graph: tuple, f: Tensor, backend: str) -> Tensor:
     """Body of ugnn::edge_energy."""
-    out = torch.zeros(f.shape[:-1], dtype=torch.float32, device=f.device)
-    if f.numel():
-        stepper = Stepper(graph, f, replicas=True)
-        sums = torch.empty((len(f), stepper.columns), dtype=torch.float32, device=f.device)
-        stepper.launch(edge_energy_kernel, f.contiguous(), rsqrt_degree(graph), stepper.partial, sums)
-        torch.sum(sums.view(*out.shape, -1), -1, out=out)
-    return out
+    stepper = Stepper(graph, f, replicas=True)
+    blocks = triton.cdiv(stepper.D, stepper.config.block)
+    sums = torch.empty((*f.shape[:-1], blocks), dtype=torch.float32, device=f.device)
+    stepper.launch(edge_energy_kernel, f.contiguous(), rsqrt_degree(graph), stepper.partial, sums)
+    return sums.sum(-1)

@@ -1,5 +1,6 @@
 """One step: sums of neighbours' rows with an epilogue, the aggregation behind propagate, ada_propagate and solve."""
 
+import math
 from typing import Any, NamedTuple
 
 import torch
@@ -178,10 +179,10 @@ class Stepper:
         *_, plan, plan_sizes, self.drop_seed, self.keep_from = graph
         self.rows = Rows(rowptr, plan, plan_sizes)
         self.c, self.edge_value, self.reverse = c, edge_value, reverse
-        self.width = like[0].numel()
+        self.width = math.prod(like.shape[1:])
         self.D = like.shape[-1] if replicas else self.width
         self.config: Config = row_config(self.D, like.dtype)
-        self.columns = self.width // self.D * triton.cdiv(self.D, self.config.block)
+        self.columns = self.width // max(self.D, 1) * triton.cdiv(self.D, self.config.block)
         acc_dtype = torch.float64 if like.dtype == torch.float64 else torch.float32
         self.partial = self.rows.partial(sums, self.width, acc_dtype)
 
