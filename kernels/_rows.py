@@ -75,11 +75,11 @@ def hub_row(plan_ptr, num_rows, num_middle, SLOTS: tl.constexpr):
 @triton.jit
 def hub_sum(partial_ptr, first, end, stride, offs, mask_d, SLOTS: tl.constexpr, BLOCK_D: tl.constexpr):
     """Sum of the rows [first, end) of a table of partial sums, one in each slot at a time; [SLOTS, BLOCK_D]."""
-    acc = tl.zeros((SLOTS, BLOCK_D), tl.float32)
+    acc = tl.zeros((SLOTS, BLOCK_D), partial_ptr.dtype.element_ty)
     for k in range(tl.cdiv(end - first, SLOTS)):
         piece = first + k * SLOTS + tl.arange(0, SLOTS)
         at = piece.to(tl.int64)[:, None] * stride + offs[None, :]
-        acc += tl.load(partial_ptr + at, mask=(piece < end)[:, None] & mask_d[None, :], other=0.0)
+        acc += tl.load(partial_ptr + at, mask=(piece < end)[:, None] & mask_d[None, :], other=0)
     return of_all_slots(acc, SLOTS, BLOCK_D)
 
 
@@ -102,10 +102,11 @@ def kept_edge(i, j, drop_seed, keep_from):
 @triton.jit
 def coefficient(ptr, scale, i, r, row_stride, replica_stride, mask):
     """scale * values[i, r], or scale without values; [SLOTS, 1]."""
-    if ptr is None:
-        return scale
-    else:  # code behind an if would be compiled for both
-        return (scale * tl.load(ptr + i * row_stride + r * replica_stride, mask=mask, other=0.0))[:, None]
+    # one return: the compiler reads on behind one in an if
+    value = scale
+    if ptr is not None:
+        value = (scale * tl.load(ptr + i * row_stride + r * replica_stride, mask=mask, other=0.0))[:, None]
+    return value
 
 
 class Rows:
@@ -116,11 +117,11 @@ class Rows:
         self.num_rows = rowptr.shape[0] - 1
         self.num_hubs = self.num_rows - sizes[1]
 
-    def partial(self, tables: int, width: int) -> Tensor | None:
+    def partial(self, tables: int, width: int, dtype: torch.dtype = torch.float32) -> Tensor | None:
         """Scratch for `tables` sums of `width` columns of every piece, [tables, pieces, width]."""
         if not self.num_hubs:
             return None
-        return torch.empty((tables, self.sizes[2], width), dtype=torch.float32, device=self.rowptr.device)
+        return torch.empty((tables, self.sizes[2], width), dtype=dtype, device=self.rowptr.device)
 
     def launch(self, kernel: Any, columns: int, config: Config, *args: Any, **constants: Any) -> None:
         """kernel(rowptr, plan, sizes..., *args) for all rows, `columns` programs to each group of rows."""
@@ -128,6 +129,8 @@ class Rows:
         programs = triton.cdiv(short, config.slots) + middle - short + pieces
         first = (self.rowptr, self.plan, self.num_rows, short, middle, pieces)
         shape = {"SLOTS": config.slots, "BLOCK_D": config.block, "num_warps": config.warps}
+        if not columns:
+            return
         with on_device(self.rowptr.device.index):
             if programs:
                 kernel[(programs, columns)](*first, *args, **constants, **shape, HUBS=False)
