@@ -21,11 +21,9 @@ from ugnn_fast.kernels.kept_degree import kept_degree
 
 
 @triton.jit
-def entry_weight(at, live, i, c_i, j, r, weight_ptr, c_ptr, c_row, c_replica, edge_ptr, reverse_ptr):
-    """a_ij times 1, c_i + c_j or e_ij (e_ji with reverse) for the entries `at`, [SLOTS]; 0 where not live."""
+def entry_weight(at, live, c_i, j, r, c_ptr, c_row, c_replica, edge_ptr, reverse_ptr):
+    """W_ij of the entries `at`, [SLOTS]: 1, c_i + c_j, or e_ij (e_ji with reverse); 0 where not live."""
     w = tl.where(live, 1.0, 0.0)
-    if weight_ptr is not None:
-        w = tl.load(weight_ptr + at, mask=live, other=0.0)
     if c_ptr is not None:
         w *= c_i + tl.load(c_ptr + j.to(tl.int64) * c_row + r * c_replica, mask=live, other=0.0)
     if edge_ptr is not None:
@@ -93,7 +91,7 @@ def step_kernel(
             ).to(ACC)  # fmt: skip
             if weight_ptr is not None:
                 u *= tl.load(weight_ptr + at, mask=live, other=0.0)[:, None]
-            w = entry_weight(at, live, i, c_i, j, r, None, c_ptr, c_row, c_replica, edge_ptr, reverse_ptr)
+            w = entry_weight(at, live, c_i, j, r, c_ptr, c_row, c_replica, edge_ptr, reverse_ptr)
             acc += w[:, None] * u
             if s_ptr is not None:
                 plain += u
