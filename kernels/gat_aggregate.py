@@ -1,9 +1,12 @@
 """GAT's aggregation, docs/math.md (A1)-(A3): one pass over the rows forward, two backward, nothing kept per entry.
 
 Program (p, q) has the rows of program_rows and, by q, one, two or four heads of one replica that share their random
-words, or a part of one wide head. Tiles are [SLOTS, HEADS] for scores and [SLOTS, HEADS, BLOCK_D] for rows.
+words, or a part of one wide head. Tiles are [SLOTS, HEADS] for scores and [SLOTS, HEADS, BLOCK_D] for rows. D comes as
+a number of vectors of VEC values, so that the compiler knows what divides it: it loads whole vectors, and fewer threads
+compute the same weights, as each one does that has columns of a head.
 """
 
+import math
 from typing import Any
 
 import torch
@@ -91,13 +94,15 @@ def slots_together(top, total, acc, SLOTS: tl.constexpr, HEADS: tl.constexpr, BL
 @triton.jit
 def gat_aggregate_fwd_kernel(
     rowptr_ptr, plan_ptr, num_rows, num_short, num_middle, num_pieces,
-    col_ptr, drop_seed, keep_from, seeds_ptr, mask_from, mask_scale, slope, H, replica_heads, D,
+    col_ptr, drop_seed, keep_from, seeds_ptr, mask_from, mask_scale, slope, H, replica_heads, vectors,
     x_ptr, src_ptr, dst_ptr,        # [N, H, D], [N, H], [N, H]
     partial_ptr, partial_head_ptr,  # [1, pieces, H D], [2, pieces, H]: top and sum
     y_ptr, lse_ptr,                 # [N, H, D], [N, H]
-    DROP: tl.constexpr, HEADS: tl.constexpr, SLOTS: tl.constexpr, BLOCK_D: tl.constexpr, HUBS: tl.constexpr,
+    DROP: tl.constexpr, HEADS: tl.constexpr, VEC: tl.constexpr,
+    SLOTS: tl.constexpr, BLOCK_D: tl.constexpr, HUBS: tl.constexpr,
 ):  # fmt: skip
     """y_i = sum_j w_ij x_j and lse_i, (A1), in one pass: sums are relative to the largest e so far."""
+    D = vectors * VEC
     _, r, first_head, h, mask_h, first_h, offs, mask_c = program_heads(replica_heads, D, HEADS, BLOCK_D)
     width = H * D
     partial_size = num_pieces.to(tl.int64) * H
@@ -159,7 +164,7 @@ def gat_aggregate_fwd_kernel(
 @triton.jit
 def gat_aggregate_bwd_kernel(
     rowptr_ptr, plan_ptr, num_rows, num_short, num_middle, num_pieces,
-    col_ptr, drop_seed, keep_from, seeds_ptr, mask_from, mask_scale, slope, H, replica_heads, D,
+    col_ptr, drop_seed, keep_from, seeds_ptr, mask_from, mask_scale, slope, H, replica_heads, vectors,
     table_ptr, own_ptr,             # neighbours' rows and those of the nodes, [N, H, D]: x and g, SENDS: g and x
     src_ptr, dst_ptr, lse_ptr,      # [N, H]
     stats_ptr,                      # dst, lse, t, [N, H, 3]; for SENDS
@@ -167,9 +172,11 @@ def gat_aggregate_bwd_kernel(
     grad_x_ptr,                     # [N, H, D], of SENDS
     t_ptr, grad_score_ptr,          # [parts, N, H], to be summed over parts; t is not of SENDS
     SENDS: tl.constexpr,
-    DROP: tl.constexpr, HEADS: tl.constexpr, SLOTS: tl.constexpr, BLOCK_D: tl.constexpr, HUBS: tl.constexpr,
+    DROP: tl.constexpr, HEADS: tl.constexpr, VEC: tl.constexpr,
+    SLOTS: tl.constexpr, BLOCK_D: tl.constexpr, HUBS: tl.constexpr,
 ):  # fmt: skip
     """Rows as receivers: t_i = <g_i, y_i> and dL/dl_i, (A2). SENDS: rows as senders, dL/dx_j and dL/dr_j, (A3)."""
+    D = vectors * VEC
     part, r, first_head, h, mask_h, first_h, offs, mask_c = program_heads(replica_heads, D, HEADS, BLOCK_D)
     width = H * D
     partial_size = num_pieces.to(tl.int64) * width
@@ -262,19 +269,22 @@ class _Heads:
         _, H, D = x.shape
         R = 1 if seeds is None else len(seeds)
         self.config, self.heads = _config(H // R, D, x.dtype)
+        self.vec = math.gcd(D, 16 // x.element_size())
         self.parts = triton.cdiv(D, self.config.block)
         self.columns = R * triton.cdiv(H // R, self.heads) * self.parts
         if seeds is not None:
             seeds = seeds.to(x.device, non_blocking=True)
         self.dropping = keep_from > 0
         self.args = (
-            graph[1], drop_seed, keep_from, seeds, _random.keep_from(dropout), 1 / (1 - dropout), slope, H, H // R, D
+            graph[1], drop_seed, keep_from, seeds, _random.keep_from(dropout), 1 / (1 - dropout), slope, H, H // R,
+            D // self.vec,
         )  # fmt: skip
 
     def launch(self, kernel: Any, *args: Any, **constants: Any) -> None:
         self.rows.launch(
-            kernel, self.columns, self.config, *self.args, *args, DROP=self.dropping, HEADS=self.heads, **constants
-        )
+            kernel, self.columns, self.config, *self.args, *args, DROP=self.dropping, HEADS=self.heads, VEC=self.vec,
+            **constants,
+        )  # fmt: skip
 
 
 def _config(replica_heads: int, D: int, dtype: torch.dtype) -> tuple[Config, int]:
