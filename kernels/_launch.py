@@ -13,6 +13,7 @@ a value in bytes, and WIDTH the widest block that columns are cut into, see bloc
 import contextlib
 import functools
 import json
+import math
 import os
 import tempfile
 from pathlib import Path
@@ -63,8 +64,18 @@ def row_config(D: int, dtype: torch.dtype, device: torch.device | None = None, f
     for table in (user_table(), shipped_table()):
         for name in names:
             if config := table.get((name, family, dtype.itemsize, width)):
-                return config
+                return config._replace(slots=slots_for(config, D, dtype.itemsize))
     raise ValueError(f"{SHIPPED} must have an entry for {family} with values of {dtype.itemsize} bytes, width {width}")
+
+
+def slots_for(config: Config, D: int, item_size: int) -> int:
+    """Those of the table are for rows of whole vectors of 16 bytes, which a thread reads at once.
+
+    Of other rows it reads every value, or every few values, by an address of its own: with as many slots the addresses
+    would fill its registers. Two values a thread are left, and work for every thread of the program.
+    """
+    reads = min(16 // math.gcd(D * item_size, 16), max(16 // item_size // 2, 1))
+    return max(config.slots // reads, min(config.slots, 32 * config.warps // config.block))
 
 
 @functools.cache

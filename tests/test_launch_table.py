@@ -1,6 +1,10 @@
 """The launch table: look-up, the table of the user over the shipped one, broken files, and `ugnn-fast tune`."""
 
+import contextlib
+import csv
+import itertools
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -67,10 +71,26 @@ def test_at_most_half_of_the_lanes_are_idle_in_rows_below_8_entries(dtype):
         assert traffic.idle_lanes(length, D, row_config(D, dtype)) <= 0.5, D
 
 
+def test_recorded_traffic_is_complete_and_within_its_limit():
+    with (Path(traffic.__file__).parent / "results" / traffic.CSV_NAME).open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert list(rows[0]) == traffic.COLUMNS
+    found = {(row["case"], row["dtype"], int(row["D"])) for row in rows}
+    assert found == set(itertools.product(traffic.CASES, ("float32", "bfloat16"), traffic.WIDTHS))
+    assert not traffic.too_much(rows)
+
+
 def test_look_up_by_width_and_type():
     assert row_config(40, torch.float32) == row_config(64, torch.float32) != row_config(64, torch.bfloat16)
     assert row_config(64, torch.float16) == row_config(64, torch.bfloat16)
     assert row_config(40, torch.float32, torch.device("cpu"), "edge_dot").block == 64
+
+
+def test_rows_of_broken_vectors_have_fewer_slots():
+    assert row_config(33, torch.float32) == row_config(16, torch.float32)._replace(slots=16)
+    assert row_config(9, torch.bfloat16) == row_config(16, torch.bfloat16)._replace(slots=16)
+    assert row_config(12, torch.bfloat16) == row_config(16, torch.bfloat16)._replace(slots=32)
+    assert row_config(1, torch.float32).slots == 128  # every thread has a value
 
 
 def test_device_name_before_vendor_before_any(own_file, monkeypatch):
@@ -189,3 +209,14 @@ def test_tune_without_a_gpu_says_so(own_file, monkeypatch, capsys):
     said = capsys.readouterr()
     assert said.err == "ugnn-fast: error: tune needs a GPU to measure on, and torch finds none\n"
     assert not own_file.exists()
+
+
+def test_launches_go_to_the_device_of_their_tensors(monkeypatch):
+    """Without a GPU: which device would be made the current one."""
+    entered = []
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "device", lambda index: contextlib.nullcontext(entered.append(index)))
+    for index in (None, 1, 0):
+        with _launch.on_device(index):
+            pass
+    assert entered == [0]
