@@ -175,10 +175,10 @@ class Stepper:
         *_, plan, plan_sizes, self.drop_seed, self.keep_from = graph
         self.rows = Rows(rowptr, plan, plan_sizes)
         self.c, self.edge_value, self.reverse = c, edge_value, reverse
-        self.width = like[0].numel()
+        self.width = like.shape[1:].numel()
         self.D = like.shape[-1] if replicas else self.width
         self.config: Config = row_config(self.D, like.dtype)
-        self.columns = self.width // self.D * triton.cdiv(self.D, self.config.block)
+        self.columns = (like.shape[1:-1].numel() if replicas else 1) * triton.cdiv(self.D, self.config.block)
         self.partial = self.rows.partial(sums, self.width)
 
     def launch(self, kernel: Any, *args: Any, **constants: Any) -> None:
