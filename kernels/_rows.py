@@ -100,6 +100,23 @@ def kept_edge(i, j, drop_seed, keep_from):
 
 
 @triton.jit
+def live_entries(at, end, i, col_ptr, weight_ptr, drop_seed, keep_from, DROP: tl.constexpr):
+    """(live, j, a_ij) of the entries `at` of row i: live are those before `end` that are kept, a is 0 for others.
+
+    All are [SLOTS, 1]. Values [SLOTS] that a loop expands to [SLOTS, 1] make the layout pass of Triton 3.7 fail for
+    some block sizes, so rows of program_rows are expanded once, before the loop.
+    """
+    live = at < end
+    j = tl.load(col_ptr + at, mask=live, other=0).to(tl.int64)
+    if DROP:
+        live &= kept_edge(i, j, drop_seed, keep_from)
+    a = tl.where(live, 1.0, 0.0)
+    if weight_ptr is not None:
+        a = tl.load(weight_ptr + at, mask=live, other=0.0)
+    return live, j, a
+
+
+@triton.jit
 def coefficient(ptr, scale, i, r, row_stride, replica_stride, mask):
     """scale * values[i, r], or scale without values; [SLOTS, 1]."""
     if ptr is None:

@@ -24,17 +24,7 @@ OPS = (
     "drop_edges",
     "sparse_linear",
 )
-_TRITON_OPS = (
-    "ada_propagate",
-    "ada_solve",
-    "solve",
-    "propagate",
-    "neighbor_mean",
-    "gat_aggregate",
-    "local_smoothness",
-    "denoising_energy",
-    "drop_edges",
-)
+_TRITON_OPS = tuple(op for op in OPS if op != "sparse_linear")
 _DTYPES = {
     "cpu": (torch.float32, torch.float64, torch.bfloat16),
     "triton": (torch.float32, torch.float16, torch.bfloat16),
