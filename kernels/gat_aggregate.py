@@ -268,8 +268,7 @@ class _Heads:
         self.rows = Rows(graph[0], plan, plan_sizes)
         _, H, D = x.shape
         R = 1 if seeds is None else len(seeds)
-        self.config, self.heads = _config(H // R, D, x.dtype)
-        self.vec = math.gcd(D, 16 // x.element_size())
+        self.config, self.heads, self.vec = _config(H // R, D, x.dtype)
         self.parts = triton.cdiv(D, self.config.block)
         self.columns = R * triton.cdiv(H // R, self.heads) * self.parts
         if seeds is not None:
@@ -287,13 +286,17 @@ class _Heads:
         )  # fmt: skip
 
 
-def _config(replica_heads: int, D: int, dtype: torch.dtype) -> tuple[Config, int]:
-    """Launch of a kernel, and the heads of a program: up to four narrow ones, which share their random words."""
+def _config(replica_heads: int, D: int, dtype: torch.dtype) -> tuple[Config, int, int]:
+    """Launch of a kernel, and HEADS and VEC: up to four narrow heads to a program."""
+    vec = math.gcd(D, 16 // dtype.itemsize)
     block = row_config(D, dtype).block
     heads = 1
     while heads < min(replica_heads, 4) and 2 * heads * block <= _COLUMNS:
         heads *= 2
-    return row_config(heads * block, dtype)._replace(block=block), heads
+    slots, _, warps = row_config(heads * block, dtype)
+    # a thread with vectors of several slots would compute, and hold, the weights of all of them
+    slots = max(2, min(slots, 32 * warps * vec // (heads * block)))
+    return Config(slots, block, warps), heads, vec
 
 
 def gat_aggregate(graph, x, att_src, att_dst, slope, dropout, seeds, backend) -> tuple[Tensor, Tensor]:
