@@ -11,7 +11,7 @@ from ugnn_fast._row_plan import row_plan
 
 pytestmark = [pytest.mark.triton, pytest.mark.plain_memory]
 
-# narrow 16-bit rows are where the rest weighs most; all widths are in bench/results/traffic.csv, see test_launch_table.py
+# narrow 16-bit rows are where the rest weighs most; test_launch_table.py looks at what bench.traffic has recorded
 NARROW = ("propagate, sym, skip", "propagate, a_ij", "ada_propagate, c_j", "ada_propagate backward, save")
 CASES = [*((name, 8, torch.bfloat16) for name in NARROW), ("propagate, sym, skip", 40, torch.float32)]
 
