@@ -101,11 +101,10 @@ def kept_edge(i, j, drop_seed, keep_from):
 @triton.jit
 def coefficient(ptr, scale, i, r, row_stride, replica_stride, mask):
     """scale * values[i, r], or scale without values; [SLOTS, 1]."""
-    # one return: the compiler reads on behind one in an if
-    value = scale
-    if ptr is not None:
-        value = (scale * tl.load(ptr + i * row_stride + r * replica_stride, mask=mask, other=0.0))[:, None]
-    return value
+    if ptr is None:
+        return scale
+    else:  # code behind an if would be compiled for both
+        return (scale * tl.load(ptr + i * row_stride + r * replica_stride, mask=mask, other=0.0))[:, None]
 
 
 class Rows:
