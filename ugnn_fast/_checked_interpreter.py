@@ -158,9 +158,8 @@ class _Launch:
         self, what: str, ptrs: np.ndarray, mask: np.ndarray, size: int
     ) -> tuple[_Pointer, np.ndarray, np.ndarray]:
         """(pointer, byte offsets of different places in its storage, real addresses) of an access."""
-        mask = np.broadcast_to(mask, ptrs.shape)
         addresses = ptrs.astype(np.int64)
-        active = addresses[mask]
+        active = addresses[np.broadcast_to(mask, ptrs.shape).astype(bool)]
         n = int((active if active.size else addresses).flat[0] // SPAN)
         if not 0 <= n < len(self.pointers):
             raise Fault(f"{self.kernel}, program {self.program[1]}: {what} by a pointer of no argument")
@@ -195,7 +194,7 @@ class _Launch:
     def store(self, ptrs: np.ndarray, value: np.ndarray, mask: np.ndarray) -> None:
         pointer, offsets, real = self.reach("store", ptrs, mask, value.dtype.itemsize)
         pointer.report.store_bytes += offsets.size * value.dtype.itemsize
-        if offsets.size < np.broadcast_to(mask, ptrs.shape).sum():
+        if offsets.size < np.count_nonzero(np.broadcast_to(mask, ptrs.shape)):
             raise self.fault(pointer, "two lanes store to one address")
         me, allocation = self.program[0], pointer.allocation
         at = allocation.units(offsets, value.dtype.itemsize)

@@ -29,7 +29,7 @@ WIDTHS = (1, 2, 3, 7, 8, 9, 16, 33, 40, 64, 130)
 # for Triton, whose columns go by powers of two: whole blocks, parts of one, several
 TRITON_WIDTHS = (1, 3, 8, 16, 33, 40, 64, 130)
 # operators of Triton whose tests are those of others: no cases of their own
-_WITHOUT_CASES = ("neighbor_mean", "drop_edges")
+_WITHOUT_CASES = ("neighbor_mean", "local_smoothness", "drop_edges")
 # whether Triton gets the whole product of graph, width, dtype, operator and mode, not a pairwise cover; see Makefile
 whole_product = False
 

@@ -133,6 +133,20 @@ def test_lanes_with_one_address_are_one_request():
     assert pointers["y_ptr"] == PointerReport(store_bytes=4, sectors=1, lane_bytes=4, lanes=16, active_lanes=1)
 
 
+@triton.jit
+def integer_mask_kernel(x_ptr, BLOCK: tl.constexpr):
+    lanes = tl.arange(0, BLOCK)
+    tl.store(x_ptr + lanes, lanes.to(tl.float32), mask=lanes // 4)
+
+
+def test_a_mask_of_integers():
+    x = torch.zeros(8)
+    with checked() as report:
+        integer_mask_kernel[(1,)](x, 8)
+    assert x.tolist() == [0, 0, 0, 0, 4, 5, 6, 7]
+    assert report["integer_mask_kernel"].pointers["x_ptr"].active_lanes == 4
+
+
 def test_views_of_several_types_in_one_storage():
     storage = torch.zeros(32)
     low = storage[16:].view(torch.bfloat16)[:20]
