@@ -56,6 +56,14 @@ def _parser() -> argparse.ArgumentParser:
     )
     info.add_argument("--root", metavar="DIR", help="folder with further data sets")
     info.set_defaults(run=_info)
+    tune = commands.add_parser(
+        "tune",
+        help="measure the launch table of the Triton kernels on this GPU",
+        description="Measures block sizes and warps of the Triton kernels on the current GPU, some minutes, and writes "
+        "those that beat the shipped ones to $UGNN_LAUNCH_TABLE, or to ugnn_fast/launch_table.json of the folder for "
+        "settings. Sums are then added in another order, so results change in their last digits.",
+    )
+    tune.set_defaults(run=_tune)
     return parser
 
 
@@ -167,6 +175,14 @@ def _info(args: argparse.Namespace) -> int:
         note = f"{len(backend.ops)} operators: {', '.join(backend.ops)}" if backend.runs else backend.reason
         print(f"{backend.name:<11}{'yes' if backend.runs else 'no':<6}{note}")
     print(f"\ndata sets  {', '.join(found)}")
+    return 0
+
+
+def _tune(args: argparse.Namespace) -> int:
+    from ugnn_fast.kernels.tune import tune
+
+    device, entries, path = tune(lambda line: print(line, file=sys.stderr, flush=True))
+    print(f"{entries} entries for {device} in {path}; others as shipped")
     return 0
 
 

@@ -29,8 +29,9 @@ def drop_edges(g: Graph, q: float, *, seed: int | None = None, backend: str = "a
     if q == 0:
         return g
     view = g._dropping(torch.empty_like(g.degree), q, int(seeds))
-    if choose("drop_edges", backend, g.degree) == "cpu":
-        ops.kept_degree(view)
-    else:
+    chosen = choose("drop_edges", backend, g.degree)
+    if chosen == "reference":
         view.degree.copy_(reference.degrees(view, g.degree.dtype))
+    else:
+        ops.kept_degree(view, chosen)
     return view
