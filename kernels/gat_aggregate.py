@@ -13,12 +13,11 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from ugnn_fast.kernels._launch import Config, row_config
+from ugnn_fast.kernels._launch import WIDEST, Config, row_config
 from ugnn_fast.kernels._rows import ATTENTION, Rows, hub_row, hub_sum, kept_edge, of_all_slots, program_rows
 
 from ugnn_fast import _random
 
-_COLUMNS = 128  # of a program, at most
 LOWEST: tl.constexpr = tl.constexpr(-3.4028234e38)  # of float32
 
 
@@ -268,7 +267,7 @@ class _Heads:
         self.rows = Rows(graph[0], plan, plan_sizes)
         _, H, D = x.shape
         R = 1 if seeds is None else len(seeds)
-        self.config, self.heads, self.vec = _config(H // R, D, x.dtype)
+        self.config, self.heads, self.vec = _config(H // R, x)
         self.parts = triton.cdiv(D, self.config.block)
         self.columns = R * triton.cdiv(H // R, self.heads) * self.parts
         if seeds is not None:
@@ -286,14 +285,15 @@ class _Heads:
         )  # fmt: skip
 
 
-def _config(replica_heads: int, D: int, dtype: torch.dtype) -> tuple[Config, int, int]:
+def _config(replica_heads: int, x: Tensor) -> tuple[Config, int, int]:
     """Launch of a kernel, and HEADS and VEC: up to four narrow heads to a program."""
-    vec = math.gcd(D, 16 // dtype.itemsize)
-    block = row_config(D, dtype).block
+    D = x.shape[2]
+    vec = math.gcd(D, 16 // x.element_size())
+    block = row_config(D, x.dtype, x.device).block
     heads = 1
-    while heads < min(replica_heads, 4) and 2 * heads * block <= _COLUMNS:
+    while heads < min(replica_heads, 4) and 2 * heads * block <= WIDEST:
         heads *= 2
-    slots, _, warps = row_config(heads * block, dtype)
+    slots, _, warps = row_config(heads * block, x.dtype, x.device)
     # a thread with vectors of several slots would compute, and hold, the weights of all of them
     slots = max(2, min(slots, 32 * warps * vec // (heads * block)))
     return Config(slots, block, warps), heads, vec
