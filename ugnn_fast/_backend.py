@@ -23,6 +23,8 @@ OPS = (
     "denoising_energy",
     "drop_edges",
     "sparse_linear",
+    "dropout",
+    "dropout_linear",
 )
 _TRITON_OPS = ("ada_propagate", "propagate", "neighbor_mean")
 _DTYPES = {
