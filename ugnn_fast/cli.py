@@ -51,6 +51,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     _add_train(commands)
     _add_reproduce(commands)
+    _add_search(commands)
     info = commands.add_parser(
         "info", help="versions, backends and data sets found", description="Shows what is there."
     )
@@ -176,6 +177,7 @@ def _add_reproduce(commands) -> None:
     add("--models", nargs="+", metavar="NAME", help=f"only these of {', '.join(experiments.PAPER_MODELS)}")
     add("--out", default="reproduce", metavar="DIR", help="folder for the results (default: reproduce)")
     add("--quick", action="store_true", help="a few short runs on small graphs: does it work?")
+    add("--settings", metavar="FILE", help="table of settings, as search writes it (default: the package's)")
     add("--from", dest="source", metavar="FILE", help="train nothing: tables and figures of this results.csv")
     add("--root", metavar="DIR", help="folder with further data sets")
     add("--threads", type=int, metavar="N", help="threads to compute with (default: torch's)")
@@ -195,6 +197,7 @@ def _reproduce(args: argparse.Namespace) -> int:
         models=_known("--models", args.models, experiments.PAPER_MODELS),
         runs=None if args.runs == "paper" else int(args.runs),
         quick=args.quick,
+        table=None if args.settings is None else experiments.read_table(args.settings),
     )
     tables, absent = experiments.reproduce(
         choice, args.out, source=args.source, root=args.root, progress_bar=not args.quiet
@@ -204,6 +207,56 @@ def _reproduce(args: argparse.Namespace) -> int:
     if absent:
         print(f"not found, left out: {', '.join(absent)}")
     print(f"results in {args.out}")
+    return 0
+
+
+def _add_search(commands) -> None:
+    parser = commands.add_parser(
+        "search",
+        help="settings for a model on a data set",
+        description="Searches the paper's space of settings by validation accuracy (never by test accuracy): "
+        "successive halving, several runs of a setting side by side. The rows found are written into a table "
+        "that reproduce --settings takes, as they are found; started again, it goes on.",
+    )
+    add = parser.add_argument
+    add("--models", nargs="+", required=True, metavar="NAME", help=f"among {', '.join(experiments.MODELS)}")
+    add("--datasets", nargs="+", required=True, metavar="NAME", help="NAME.npz of --root, $UGNN_DATA or the package")
+    add("--rates", nargs="+", type=int, default=[0], metavar="RATE", help="attacks in percent, for mettack_*")
+    add("--budget", type=float, default=10.0, metavar="MINUTES", help="time for all of it (default: 10)")
+    add("--runs", type=int, default=5, metavar="N", help="runs of each setting (default: 5)")
+    add("--epochs", type=int, metavar="N", help="epochs of the last round (default: 400)")
+    add("--over", nargs="+", metavar="NAME", help="search these settings only, in one stage")
+    add("--out", default="settings.csv", metavar="FILE", help="the table; NAME_trials.csv beside it holds all trials")
+    add("--root", metavar="DIR", help="folder with further data sets")
+    add("--threads", type=int, metavar="N", help="threads to compute with (default: torch's)")
+    add("--quiet", action="store_true", help="no progress bar")
+    parser.set_defaults(run=_search)
+
+
+def _search(args: argparse.Namespace) -> int:
+    _at_least(1, threads=args.threads, runs=args.runs)
+    if not args.budget > 0:
+        raise ValueError(f"--budget must be > 0, got {args.budget}")
+    if args.threads is not None:
+        torch.set_num_threads(args.threads)
+    _known("--models", args.models, experiments.MODELS)
+    found = experiments.search_all(
+        [(name, rate) for name in args.datasets for rate in args.rates],
+        args.models,
+        args.out,
+        minutes=args.budget,
+        runs=args.runs,
+        epochs=args.epochs,
+        over=args.over,
+        root=args.root,
+        progress_bar=not args.quiet,
+    )
+    for (model, dataset, rate), best in found.items():
+        attacked = f" {rate} %" if rate else ""
+        print(f"{model} on {dataset}{attacked}: validation {best.val:.2f} %, {best.settings.text()}")
+    if not found:
+        print("nothing to search: the table has all of these rows from a search")
+    print(f"settings in {args.out}")
     return 0
 
 

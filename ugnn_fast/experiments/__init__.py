@@ -6,7 +6,8 @@ from ugnn_fast.experiments.paper import MODELS as PAPER_MODELS
 from ugnn_fast.experiments.report import load_checkpoint, write_report
 from ugnn_fast.experiments.reproduce import PARTS, Choice
 from ugnn_fast.experiments.runs import Interrupted, train_seeds
-from ugnn_fast.experiments.settings import Settings, settings_for
+from ugnn_fast.experiments.search import search, search_all
+from ugnn_fast.experiments.settings import Settings, read_table, settings_for
 from ugnn_fast.experiments.summary import reproduce
 from ugnn_fast.experiments.train import Epoch, Run, Trainer, TrainResult, train, train_runs
 
@@ -26,7 +27,10 @@ __all__ = [
     "Trainer",
     "build_model",
     "load_checkpoint",
+    "read_table",
     "reproduce",
+    "search",
+    "search_all",
     "settings_for",
     "train",
     "train_runs",

@@ -15,7 +15,7 @@ class Progress:
         if show:
             # a log file needs fewer lines than a terminal
             interval = 0.2 if sys.stderr.isatty() else 5
-            shape = None if unit else "{desc}: {percentage:3.0f}%|{bar}| {elapsed}<{remaining}{postfix}"
+            shape = None if unit else "{desc}{percentage:3.0f}%|{bar}| {elapsed}<{remaining}{postfix}"
             self.bar = require("tqdm").tqdm(
                 total=total, unit=unit, mininterval=interval, dynamic_ncols=True, bar_format=shape, smoothing=0.1
             )

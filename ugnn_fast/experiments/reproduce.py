@@ -6,7 +6,7 @@ import dataclasses
 import os
 import platform
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,7 +19,7 @@ from ugnn_fast.experiments import paper
 from ugnn_fast.experiments._progress import Progress
 from ugnn_fast.experiments.models import replicas_at_once, work
 from ugnn_fast.experiments.results import Row, accuracies, append_results, read_results
-from ugnn_fast.experiments.settings import Settings, settings_for
+from ugnn_fast.experiments.settings import Key, Settings, settings_for
 from ugnn_fast.experiments.train import Run, Trainer, TrainResult
 
 PARTS = ("table2", "table3", "robustness", "correlation", "smoothness")
@@ -40,13 +40,15 @@ class Task(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """What is asked for. datasets, models: None for all. runs: None for what the paper did."""
+    """What is asked for. datasets, models: None for all. runs: None for what the paper did. table: of settings, None
+    for the package's."""
 
     parts: Sequence[str] = PARTS
     datasets: Sequence[str] | None = None
     models: Sequence[str] | None = None
     runs: int | None = 30
     quick: bool = False
+    table: Mapping[Key, tuple[Settings, str]] | None = None
 
 
 def runs_of(dataset: str, count: int | None) -> list[Run]:
@@ -72,7 +74,7 @@ def plan(choice: Choice) -> list[Task]:
                 continue
             if not _needs(choice.parts, dataset in paper.ATTACKED, model):
                 continue
-            settings = settings_for(dataset, model, rate)
+            settings = settings_for(dataset, model, rate, choice.table)
             runs = runs_of(dataset, _QUICK_RUNS if choice.quick else choice.runs)
             if choice.quick:
                 settings = dataclasses.replace(settings, epochs=_QUICK_EPOCHS)

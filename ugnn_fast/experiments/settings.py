@@ -106,19 +106,21 @@ def shipped_table() -> dict[Key, tuple[Settings, str]]:
     return read_table(TABLE_FILE)
 
 
-def settings_for(dataset: str, model: str = "ada-ugnn", rate: int = 0) -> Settings:
-    """The row of the table for this model, data set and rate.
+def settings_for(
+    dataset: str, model: str = "ada-ugnn", rate: int = 0, table: Mapping[Key, tuple[Settings, str]] | None = None
+) -> Settings:
+    """The row of the table, by default the package's, for this model, data set and rate.
 
     Without one: that of ADA-UGNN on the same data (of Cora, for data that the table does not have), with the dropout
     0.5 and hidden size 8 per head that GAT's authors use, if the model is that.
     """
-    table = shipped_table()
+    table = shipped_table() if table is None else table
     for key in ((model, dataset, rate), ("ada-ugnn", dataset, rate)):
         if key in table:
             return table[key][0] if key[0] == model else _for_model(model, table[key][0])
     if dataset.startswith("mettack_"):
-        return settings_for(dataset.removeprefix("mettack_"), model)
-    return _for_model(model, table["ada-ugnn", "cora", 0][0])
+        return settings_for(dataset.removeprefix("mettack_"), model, table=table)
+    return _for_model(model, table.get(("ada-ugnn", "cora", 0), (Settings(), ""))[0])
 
 
 def _for_model(model: str, settings: Settings) -> Settings:

@@ -82,7 +82,7 @@ def plain_linear(x, weight, bias, relu, p, seeds, drop):
     if weight.dim() == 2:
         return x @ weight if bias is None else torch.addmm(bias, x, weight)
     out = torch.einsum("nri,rio->nro", x, weight)
-    return out if bias is None else out + bias
+    return out if bias is None else out + bias.to(out.dtype)  # narrower in an autocast region
 
 
 class _DropoutLinear(torch.autograd.Function):
