@@ -105,11 +105,16 @@ def test_binary_features(data):
     assert losses[0] == losses[1]
 
 
-def test_batches_fit_into_memory_and_are_of_about_one_size(data, monkeypatch):
+def test_batches_fit_into_memory_and_cache_and_are_of_about_one_size(data, monkeypatch):
     each = models.bytes_per_replica("ada-ugnn", data, SETTINGS)
     for memory, expected in ((4 * 30 * each, 30), (4 * 29 * each, 15), (4 * 4 * each, 4), (1, 1)):
         monkeypatch.setattr(_memory, "total_bytes", lambda memory=memory: memory)
         assert models.replicas_at_once("ada-ugnn", data, SETTINGS, 30) == expected
+    monkeypatch.undo()
+    hidden = 4 * data.graph.num_nodes * SETTINGS.hidden
+    monkeypatch.setattr(models, "_CACHE_BYTES", 10 * hidden)
+    assert models.replicas_at_once("ada-ugnn", data, SETTINGS, 30) == 10
+    assert models.replicas_at_once("gat", data, SETTINGS, 30) == 1
 
 
 def test_total_memory():

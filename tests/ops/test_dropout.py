@@ -144,13 +144,6 @@ def test_bits_do_not_depend_on_threads(threads, cpu):
         torch.set_num_threads(before)
 
 
-def test_opcheck(cpu):
-    x, weight, bias = (t.requires_grad_() for t in (values(5, 2, 4), values(2, 4, 3, seed=1), values(2, 3, seed=2)))
-    seeds = torch.tensor(SEEDS[:2])
-    torch.library.opcheck(torch.ops.ugnn.dropout.default, (x, 0.3, seeds, "cpu"))
-    torch.library.opcheck(torch.ops.ugnn.dropout_linear.default, (x, weight, bias, True, 0.3, seeds, "cpu"))
-
-
 def test_nothing_is_drawn_without_dropout():
     state = torch.get_rng_state()
     x = values(4, 3)

@@ -18,7 +18,10 @@ namespace UGNN_ISA {
 class RowWords {
  public:
   RowWords(int64_t max_rows, int64_t F)
-      : groups_((F + 3) / 4), row_(counters(max_rows)), group_(counters(max_rows)), words_(4 * counters(max_rows)) {
+      : groups_((F + 3) / 4),
+        row_(counters(max_rows)),
+        group_(counters(max_rows)),
+        words_(4 * counters(max_rows) + 8) {  // read in whole vectors
     for (int64_t k = 0; k < counters(max_rows); ++k) group_.get()[k] = uint32_t(k % groups_);
   }
   // The rows to come are [first, first + rows).
@@ -46,6 +49,20 @@ class RowWords {
   int64_t count_ = 0;
 };
 
+// `scale` where the word is at least `from`, 0 elsewhere, for 8 columns
+template <class A>
+UGNN_INLINE vec_t<A, 8> kept_scale(const uint32_t* words, uint32_t from, A scale) {
+  vec_t<uint32_t, 8> word;
+  std::memcpy(&word, words, sizeof(word));
+  const vec_t<int32_t, 8> kept = word >= from;
+  using V = vec_t<A, 8>;
+  if constexpr (sizeof(A) == 8) {
+    return __builtin_convertvector(kept, vec_t<int64_t, 8>) ? V{} + scale : V{};
+  } else {
+    return kept ? V{} + scale : V{};
+  }
+}
+
 // rows whose words are made together: a few pages of them
 inline int64_t rows_at_once(int64_t F) { return F > 1024 ? 4 : 4096 / ((F + 3) / 4 * 4); }
 
@@ -70,7 +87,11 @@ void dropout(const Dropout& a) {
           const T* x = static_cast<const T*>(a.x) + offset;
           T* out = static_cast<T*>(a.out) + offset;
           const uint32_t* word = words.of(i);
-          for (int64_t f = 0; f < a.F; ++f) store<1>(out + f, word[f] >= from ? load<1>(x + f) * scale : A(0));
+          for (int64_t f = 0; f < a.F; f += 8) {
+            const Tail<8> columns(int(a.F - f < 8 ? a.F - f : 8));
+            const vec_t<A, 8> kept = kept_scale<A>(word + f, from, scale), value = load_first<8>(x + f, columns);
+            store_first<8>(out + f, kept == vec_t<A, 8>{} ? vec_t<A, 8>{} : value * kept, columns);
+          }
         }
       }
     }
@@ -89,6 +110,8 @@ class DropoutLinearKernel {
       : a_(a),
         step_(rows_at_once(a.F) / kRows * kRows),
         ld_((a.F + kLanes - 1) / kLanes * kLanes),
+        from_(keep_from(a.drop)),
+        scale_(T(1 / (1 - a.drop))),
         words_(step_, a.F),
         z_(step_ * ld_),
         factor_(step_ * ld_) {}
@@ -186,24 +209,20 @@ class DropoutLinearKernel {
     }
   }
 
-  // z_f = keep(f) act(x_f) / (1 - drop), and its derivative
+  // z_f = keep(f) act(x_f) / (1 - drop), and its derivative; zeros behind the columns
   void input(int64_t n, int64_t i, int64_t r) {
     const T* x = static_cast<const T*>(a_.x) + (n * a_.R + r) * a_.F;
     T *z = z_.get() + i * ld_, *factor = factor_.get() + i * ld_;
-    const uint32_t from = keep_from(a_.drop);
-    const T scale = T(1 / (1 - a_.drop));
-    if (a_.seeds) {
-      const uint32_t* word = words_.of(i);
-      for (int64_t f = 0; f < a_.F; ++f) factor[f] = word[f] >= from ? scale : T(0);
-    } else {
-      for (int64_t f = 0; f < a_.F; ++f) factor[f] = 1;
+    for (int64_t f = 0; f < ld_; f += kLanes) {
+      const int64_t left = a_.F - f;
+      const V value = load_first<kLanes>(x + f, Tail<kLanes>(int(left < kLanes ? left : kLanes)));
+      V scale = V{} + T(1);
+      if (a_.seeds) scale = kept_scale<T>(words_.of(i) + f, from_, scale_);
+      if (a_.relu) scale = value <= V{} ? V{} : scale;  // a NaN stays one
+      store<kLanes>(factor + f, scale);
+      // what is dropped does not take part: 0 times infinity would
+      store<kLanes>(z + f, scale == V{} ? V{} : value * scale);
     }
-    // what is dropped does not take part: 0 times infinity would
-    if (a_.relu) {
-      // a NaN stays one
-      for (int64_t f = 0; f < a_.F; ++f) factor[f] = x[f] <= 0 ? T(0) : factor[f];
-    }
-    for (int64_t f = 0; f < a_.F; ++f) z[f] = factor[f] == 0 ? T(0) : x[f] * factor[f];
   }
 
   void input_gradient(int64_t n, int64_t i, int64_t r, const T* transposed) const {
@@ -221,6 +240,8 @@ class DropoutLinearKernel {
 
   const DropoutLinear& a_;
   const int64_t step_, ld_;
+  const uint32_t from_;
+  const T scale_;
   RowWords words_;
   Buffer<T> z_, factor_;
 };
