@@ -96,7 +96,11 @@ def test_a_state_carries_a_training_over(data, tmp_path):
 def test_binary_features(data):
     x = data.x
     scaled = torch.sparse_csr_tensor(
-        x.crow_indices(), x.col_indices(), x.values() * torch.arange(1, x._nnz() + 1), size=x.shape
+        x.crow_indices(),
+        x.col_indices(),
+        x.values() * torch.arange(1, x._nnz() + 1),
+        size=x.shape,
+        check_invariants=True,
     )
     counts = dataclasses.replace(data, x=scaled)
     settings = dataclasses.replace(SETTINGS, epochs=2, binary=True)

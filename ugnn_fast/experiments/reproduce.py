@@ -134,17 +134,17 @@ def missing(choice: Choice, root: str | None = None) -> list[str]:
 
 
 class _Graphs:
-    """Data sets; only the last one is kept, with what Trainer needs of it."""
+    """The data sets of tasks, each read once."""
 
     def __init__(self, root: str | None):
         self.root = root
-        self.sizes: dict[tuple[str, int], Dataset] = {}
+        self.read: dict[tuple[str, int], Dataset] = {}
 
     def get(self, task: Task) -> Dataset:
         key = task.dataset, task.rate
-        if key not in self.sizes:
-            self.sizes[key] = datasets.load(task.dataset, self.root, rate=task.rate)
-        return self.sizes[key]
+        if key not in self.read:
+            self.read[key] = datasets.load(task.dataset, self.root, rate=task.rate)
+        return self.read[key]
 
 
 def _batches(task: Task, data: Dataset, done: set[tuple]) -> Iterator[list[Run]]:

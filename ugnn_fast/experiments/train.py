@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -116,7 +117,7 @@ class Trainer:
         assert dataset.x is not None and dataset.y is not None
         self.dataset, self.model, self.runs = dataset, model, list(runs)
         self.settings = settings_for(dataset.name, model) if settings is None else settings
-        self.x = row_normalize(binary(dataset.x) if self.settings.binary else dataset.x)
+        self.x = _features(dataset, self.settings.binary)
         seeds = [run.seed for run in runs]
         self.network, self.generators = build_replicas(
             model, self.x.shape[1], dataset.num_classes, self.settings, seeds
@@ -254,6 +255,13 @@ class Trainer:
     def _task(self) -> str:
         runs = " ".join(f"{run.split}:{run.seed}" for run in self.runs)
         return f"{self.model} on {self.dataset.name}, {self.settings.text()}, runs (split:seed) {runs}"
+
+
+@functools.lru_cache(maxsize=1)
+def _features(dataset: Dataset, as_binary: bool) -> Tensor:
+    """Normalised features. Kept for the next batch of runs on the same data, as is what the kernels keep with them."""
+    assert dataset.x is not None
+    return row_normalize(binary(dataset.x) if as_binary else dataset.x)
 
 
 def correlation(c: Tensor, smoothness: Tensor) -> float | None:

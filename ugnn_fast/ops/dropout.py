@@ -69,6 +69,8 @@ def _backward_fake(no_graph, x, weight, grad, relu, p, seeds, backend):
 def _backward_body(no_graph, x, weight, grad, relu, p, seeds, backend):
     x, weight, grad, seeds = _contiguous(x, weight, grad, seeds)
     out = _backward_fake(no_graph, x, weight, grad, relu, p, seeds, backend)
+    if x.shape[0] == 0:  # a gradient without rows has no address
+        return tuple(t.zero_() for t in out)
     _call(x, weight, None, relu, p, seeds, grad, *out)
     return out
 
