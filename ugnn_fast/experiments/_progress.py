@@ -39,4 +39,4 @@ class Progress:
 
     def advance(self, units: float) -> None:
         if self.bar is not None:
-            self.bar.update(units)
+            self.bar.update(min(units, self.bar.total - self.bar.n))  # sums of fractions may exceed the total

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import platform
+import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
@@ -187,9 +188,13 @@ def _row(task: Task, data: Dataset, result: TrainResult, batch: Sequence[Run], a
 
 def _about() -> dict[str, str]:
     """Commit and machine, as far as they can be found out."""
-    here = Path(__file__).parent
-    done = subprocess.run(["git", "-C", here, "describe", "--always", "--dirty=+"], capture_output=True, text=True)
-    commit = done.stdout.strip() if done.returncode == 0 else ""
+    root = Path(__file__).parents[2]
+    commit = ""
+    if (root / ".git").exists() and shutil.which(
+        "git"
+    ):  # not the repository of somebody who has installed the package inside it
+        done = subprocess.run(["git", "-C", root, "describe", "--always", "--dirty=+"], capture_output=True, text=True)
+        commit = done.stdout.strip()
     machine = platform.processor() or platform.machine()
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()

@@ -10,6 +10,7 @@ import csv
 import itertools
 import math
 import os
+import random
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -95,7 +96,7 @@ def search(
     trials: list[Trial] = []
     end = time.monotonic() + 60 * minutes
     best = Trial(start, -math.inf, 0, 0)
-    with Progress(len(stages) * 100, "", show=progress_bar) as progress:
+    with Progress(len(stages) * 99, "", show=progress_bar) as progress:
         for number, names in enumerate(stages):
             progress.describe(f"{model} on {dataset.name}, {' x '.join(names)}")
             left = (end - time.monotonic()) / (len(stages) - number)
@@ -178,38 +179,45 @@ def _stage(
     trials: list[Trial],
     progress: Progress,
 ) -> Trial:
-    most = every[0].epochs
     begun = time.monotonic()
-    epochs = min(_FIRST_EPOCHS, most)
-    spent = 0.0  # seconds per setting and epoch
+    rounds = _rounds(every[0].epochs)
+    # if the time is too short for all of them, then for some from everywhere
+    every = [every[0], *random.Random(0).sample(every[1:], len(every) - 1)]
     share = 0.0  # of the bar
+    spent = 0.0  # seconds per setting and epoch
     best = Trial(every[0], -math.inf, 0, 0)
-    while True:
+    for number, epochs in enumerate(rounds):
         left = seconds - (time.monotonic() - begun)
-        affordable = math.inf if spent == 0 else left / (spent * epochs)
-        # not all may be possible: those that were best so far
-        chosen = every[: max(1, int(min(affordable, len(every))))]
-        if affordable < 1:
+        if spent * epochs > left:
             break
+        # rounds take about the same time: a third of the settings, three times the epochs
+        until = time.monotonic() + left / (len(rounds) - number)
         start, done = time.monotonic(), []
-        for settings in chosen:
+        for settings in every:
             done.append(_trial(dataset, model, settings, runs, epochs))
-            progress.note(f"epochs {epochs}, {len(done)}/{len(chosen)}, best {max(t.val for t in done):.2f} %")
-            now = min(100.0, 100 * (time.monotonic() - begun) / seconds)
+            progress.note(f"epochs {epochs}, {len(done)}/{len(every)}, best {max(t.val for t in done):.2f} %")
+            now = min(99.0, 100 * (time.monotonic() - begun) / seconds)
             progress.advance(now - share)
             share = now
-            if time.monotonic() - begun > seconds:
+            if time.monotonic() > until:
                 break
         spent = (time.monotonic() - start) / (len(done) * epochs)
         trials += done
         done.sort(key=lambda trial: -trial.val)  # stable: of equal ones the first
         best = done[0]
         every = [trial.settings for trial in done[: -(-len(done) // _KEEP)]]
-        if epochs >= most or time.monotonic() - begun > seconds:
-            break
-        epochs = most if len(every) == 1 else min(most, epochs * _KEEP)
-    progress.advance(100 - share)
+    progress.advance(99.0 - share)
     return best
+
+
+def _rounds(epochs: int) -> list[int]:
+    """Epochs of each round, the last one with all of them."""
+    rounds = []
+    short = _FIRST_EPOCHS
+    while short < epochs:
+        rounds.append(short)
+        short *= _KEEP
+    return [*rounds, epochs]
 
 
 def _trial(dataset: Dataset, model: str, settings: Settings, runs: int, epochs: int) -> Trial:
