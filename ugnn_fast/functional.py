@@ -31,11 +31,11 @@ from ugnn_fast._checks import (
     check_sparse,
     check_steps,
     check_weight,
-    draw_seeds,
     node_shapes,
     shape,
     value_checks,
 )
+from ugnn_fast._random import draw_seeds
 from ugnn_fast._sparse import sparse_features
 from ugnn_fast.graph import Graph
 
