@@ -16,6 +16,9 @@ from ugnn_fast.kernels._launch import Config, on_device
 
 from ugnn_fast import _row_plan
 
+# Told a limit, NVIDIA's assembler uses what a kernel needs; by itself it sometimes spills two registers to fit one more
+# block on a processor. AMD's has no such option.
+REGISTERS = {} if torch.version.hip else {"maxnreg": 128}
 PIECE: tl.constexpr = tl.constexpr(_row_plan.PIECE)
 DROP_EDGE: tl.constexpr = tl.constexpr(0)  # streams of random numbers, see ugnn_fast._random
 ATTENTION: tl.constexpr = tl.constexpr(1)
@@ -144,7 +147,7 @@ class Rows:
         short, middle, pieces = self.sizes
         programs = triton.cdiv(short, config.slots) + middle - short + pieces
         first = (self.rowptr, self.plan, self.num_rows, short, middle, pieces)
-        shape = {"SLOTS": config.slots, "BLOCK_D": config.block, "num_warps": config.warps}
+        shape = {"SLOTS": config.slots, "BLOCK_D": config.block, "num_warps": config.warps, **REGISTERS}
         if not columns:
             return
         with on_device(self.rowptr.device.index):
