@@ -9,7 +9,7 @@ CPP := $(shell find csrc tests/csrc tests/cuda -name '*.cpp' -o -name '*.h' -o -
 # nobody shall wait for nvcc who did not ask for it
 export UGNN_CUDA ?= 0
 
-.PHONY: run test test-gpu test-gpu-full bench bench-quick lint format datasets clean
+.PHONY: run test test-gpu test-gpu-full experiments bench bench-quick lint format datasets clean
 
 run: $(VENV)/.run  ## set up and train ADA-UGNN on Cora
 	$(BIN)/ugnn-fast train --dataset cora --model ada-ugnn
@@ -18,7 +18,7 @@ test: $(VENV)/.test lint  ## set up, lint and run all tests
 	$(BIN)/python -m pytest -q
 
 test-gpu: $(VENV)/.test  ## the CUDA kernels without a GPU: on the emulator in all its builds, and through nvcc
-	$(BIN)/python -m pytest -q tests/cuda
+	UGNN_TEST_GPU=1 $(BIN)/python -m pytest -q tests/cuda
 	UGNN_EMULATED=traced $(BIN)/python -m pytest -q tests/cuda/test_operators.py
 	UGNN_EMULATED=asan ASAN_OPTIONS=detect_leaks=0 LD_PRELOAD=$$(g++ -print-file-name=libasan.so) \
 	    $(BIN)/python -m pytest -q tests/cuda/test_operators.py
@@ -39,6 +39,9 @@ format: $(VENV)/.test
 
 bench: $(VENV)/.test  ## compare ada_propagate with its peers; the larger graphs need UGNN_DATA
 	$(BIN)/python -m bench.run
+
+experiments: $(VENV)/.run  ## the paper's tables and figures; the data sets need UGNN_DATA
+	$(BIN)/ugnn-fast reproduce all
 
 bench-quick: $(VENV)/.test
 	$(BIN)/python -m bench.run --quick

@@ -9,6 +9,7 @@ from torch import Tensor
 from ugnn_fast.kernels._rows import hub_row, hub_sum, kept_edge, of_all_slots, program_rows
 from ugnn_fast.kernels.step import ONE, ZERO, Stepper, column, per_node, rsqrt_degree
 
+from ugnn_fast.ops._native_call import acc_dtype
 from ugnn_fast.ops.ada_propagate import TABLES, kept_sizes
 
 
@@ -23,7 +24,7 @@ def ada_propagate_bwd_kernel(
     u_ptr, s_ptr,               # what forward kept, [N, width]; s is None: gathered again
     grad_x_ptr, next_ptr,       # [N, width]; next is None in the first step
     grad_c_ptr, e_ptr,          # [N, programs of a row]
-    D, width,
+    D: tl.constexpr, width: tl.constexpr,
     DROP: tl.constexpr, SLOTS: tl.constexpr, BLOCK_D: tl.constexpr, HUBS: tl.constexpr,
 ):  # fmt: skip
     """Backward of one step, (G1) to (G3): with v = rho b G, t = sum_j a_ij v_j and y = sum_j a_ij (c_i + c_j) v_j
@@ -121,13 +122,13 @@ def _kept_parts(kept: Tensor, like: Tensor, b_shape: Any, steps: int, memory: st
 def ada_propagate(graph, x, c, c_value, steps, memory, backend, check) -> tuple[Tensor, Tensor]:
     """Body of ugnn::ada_propagate."""
     x = x.contiguous()
-    rho = rsqrt_degree(graph, x)
+    rho = rsqrt_degree(graph, acc_dtype(x.dtype), backend)
     b_size, table_size = kept_sizes(x, c, steps, memory, backend)
     kept = torch.empty(b_size + TABLES[memory] * table_size, dtype=rho.dtype, device=x.device)
     all_u = all_s = None
     if c is None:
         b = torch.where(rho > 0, rho.new_full((), 1 / (2 + 2 * c_value)), 0.5)
-        weights, agg = ZERO, per_node(b, 2 * c_value)
+        weights, scale = ZERO, 2 * c_value
     else:
         c = c.contiguous()
         mean = torch.empty_like(c)
@@ -136,7 +137,8 @@ def ada_propagate(graph, x, c, c_value, steps, memory, backend, check) -> tuple[
         if kept.numel():
             kept_b, all_u, all_s = _kept_parts(kept, x, c.shape, steps, memory)
             b = kept_b.copy_(b)
-        weights, agg = per_node(c), per_node(b)
+        weights, scale = per_node(c), 1.0
+    agg, skip = per_node(b * column(rho, b), scale), per_node(b, 2.0)
     stepper = Stepper(
         graph, x, c=weights, replicas=weights.replica_stride > 0, sums=1 if all_s is None else 2, backend=backend
     )  # fmt: skip
@@ -147,7 +149,7 @@ def ada_propagate(graph, x, c, c_value, steps, memory, backend, check) -> tuple[
         for k in range(steps):
             last = k == steps - 1
             stepper.step(
-                tables[k % len(tables)], left=rho, right=rho, agg=agg, skip=agg._replace(scale=2.0), x=x,
+                tables[k % len(tables)], right=rho, agg=agg, skip=skip, x=x,
                 out=h if last else None, following=None if last else tables[(k + 1) % len(tables)],
                 s=None if all_s is None else all_s[k],
             )  # fmt: skip
@@ -156,14 +158,15 @@ def ada_propagate(graph, x, c, c_value, steps, memory, backend, check) -> tuple[
 
 def ada_propagate_backward(graph, grad_h, h, c, kept, steps, memory, backend, need_x, need_c) -> tuple[Tensor, Tensor]:
     """Body of ugnn::ada_propagate_backward."""
-    grad_h, c, rho = grad_h.contiguous(), c.contiguous(), rsqrt_degree(graph, grad_h)
+    grad_h, c, rho = grad_h.contiguous(), c.contiguous(), rsqrt_degree(graph, acc_dtype(grad_h.dtype), backend)
     b, all_u, all_s = _kept_parts(kept, grad_h, c.shape, steps, memory)
     q = column(b, grad_h) * grad_h.to(b.dtype)
     if not need_c:
         return _gradient_of_x(graph, grad_h, q, c, b, rho, steps, backend).to(grad_h.dtype), grad_h.new_empty(0)
     weights = per_node(c)
     stepper = Stepper(
-        graph, grad_h, c=weights, replicas=weights.replica_stride > 0, sums=3 if all_s is None else 2, backend=backend
+        graph, grad_h, c=weights, replicas=weights.replica_stride > 0, sums=2 if all_s is not None else 3,
+        family="ada_propagate_backward", backend=backend,
     )  # fmt: skip
     N = len(c)
     sums = c.new_zeros((2, N, stepper.columns))

@@ -69,6 +69,9 @@ struct Task {
   bool owner;     // whether this lane has a result in the end
 };
 
+// Behind the rows and their lengths: for each hub its first piece, and at the end the number of pieces.
+UGNN_DEVICE const int32_t* first_pieces(const RowArgs& g) { return g.plan + 2 * int64_t(g.num_rows); }
+
 UGNN_DEVICE Task row_task(const RowArgs& g, const Lanes& lanes, int task) {
   const int shorts = short_tasks(g, lanes.slots);
   const bool shared = task >= shorts;
@@ -77,18 +80,20 @@ UGNN_DEVICE Task row_task(const RowArgs& g, const Lanes& lanes, int task) {
   if (!shared && position >= g.num_short) return {0, 0, 0, -1, false, false};
   if (position >= g.num_middle) {
     piece = position - g.num_middle;
-    const int hub = __ldg(g.plan + g.num_rows + num_hubs(g) + 1 + piece);
+    const int hub = __ldg(first_pieces(g) + num_hubs(g) + 1 + piece);
     position = g.num_middle + hub;
-    skipped = (piece - __ldg(g.plan + g.num_rows + hub)) * kPieceEntries;
+    skipped = (piece - __ldg(first_pieces(g) + hub)) * kPieceEntries;
   }
   const int i = __ldg(g.plan + position);
-  const int64_t begin = __ldg(g.rowptr + i) + skipped, left = __ldg(g.rowptr + i + 1) - begin;
-  const int length = piece >= 0 && left > kPieceEntries ? kPieceEntries : int(left);
-  return {i, begin, length, piece, shared, !shared || lanes.slot == 0};
+  // the length from the plan: half the bytes of the next row pointer
+  const int left = __ldg(g.plan + g.num_rows + position) - skipped;
+  // a row that is not cut has at most kPieceEntries
+  const int length = left < kPieceEntries ? left : kPieceEntries;
+  return {i, __ldg(g.rowptr + i) + skipped, length, piece, shared, !shared || lanes.slot == 0};
 }
 
 UGNN_DEVICE Task hub_task(const RowArgs& g, const Lanes& lanes, int hub) {
-  const int32_t* first = g.plan + g.num_rows + hub;
+  const int32_t* first = first_pieces(g) + hub;
   const int begin = __ldg(first);
   return {__ldg(g.plan + g.num_middle + hub), begin, __ldg(first + 1) - begin, -1, true, lanes.slot == 0};
 }
