@@ -6,13 +6,17 @@ BIN := $(VENV)/bin
 TORCH := torch==2.13.0
 NATIVE := $(shell find csrc -name '*.cpp' -o -name '*.h') CMakeLists.txt setup.py pyproject.toml
 
-.PHONY: run test bench bench-quick lint format datasets clean
+.PHONY: run test test-gpu-full bench bench-quick lint format datasets clean
 
 run: $(VENV)/.run  ## set up and train ADA-UGNN on Cora
 	$(BIN)/ugnn-fast train --dataset cora --model ada-ugnn
 
 test: $(VENV)/.test lint  ## set up, lint and run all tests
 	$(BIN)/python -m pytest -q
+	TRITON_INTERPRET=1 $(BIN)/python -m pytest -q
+
+test-gpu-full: $(VENV)/.test  ## all cases of the Triton kernels in the interpreter (hours; can be stopped and continued)
+	$(BIN)/python scripts/test_gpu_full.py
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .
