@@ -17,8 +17,9 @@ Inside, a launch raises `Fault` when
 Casts from float32 to bfloat16 round to nearest even, as on a GPU; those of the plain interpreter cut off.
 
 `checked()` returns a dict of `KernelReport` by the name of the kernel. Bytes are those of different addresses of one
-access, so that lanes with one address count once; sectors are the pieces of 32 bytes that an access touches, for
-allocations that start at a multiple of 32. Both know nothing of caches.
+access, so that lanes with one address count once; lane bytes count every lane, but once where all lanes have one
+address; sectors are the pieces of 32 bytes that an access touches, for allocations that start at a multiple of 32. None
+of them knows of caches.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ class PointerReport:
     load_bytes: int = 0
     store_bytes: int = 0
     sectors: int = 0
+    lane_bytes: int = 0
     lanes: int = 0
     active_lanes: int = 0
 
@@ -70,6 +72,10 @@ class KernelReport:
     @property
     def store_bytes(self) -> int:
         return sum(pointer.store_bytes for pointer in self.pointers.values())
+
+    @property
+    def lane_bytes(self) -> int:
+        return sum(pointer.lane_bytes for pointer in self.pointers.values())
 
     @property
     def sectors(self) -> int:
@@ -169,6 +175,7 @@ class _Launch:
         report = pointer.report
         report.lanes += ptrs.size
         report.active_lanes += active.size
+        report.lane_bytes += size * (1 if different.size == 1 else active.size)
         report.sectors += np.unique(np.concatenate([different, different + size - 1]) // SECTOR).size
         real = (addresses - base + pointer.allocation.address).astype(np.uint64)
         return pointer, different, real

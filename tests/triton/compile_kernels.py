@@ -134,8 +134,9 @@ def compiled(targets):
 
     def compile_only(self, *args, grid, warmup, **options):
         versions = []
-        for Driver.device in range(len(targets)):
-            versions.append(run(self, *args, grid=grid, warmup=True, **options))
+        for Driver.device, target in enumerate(targets):
+            given = {name: value for name, value in options.items() if name != "maxnreg" or TARGETS[target][0] == "cuda"}
+            versions.append(run(self, *args, grid=grid, warmup=True, **given))
         hubs = "hubs" if options.get("HUBS") else "rows"
         known = [key for key in results if key[0] == self.__name__ and key[1].startswith(f"{call}, {hubs} ")]
         if all(results[key][targets[0]] is not versions[0] for key in known):

@@ -30,8 +30,10 @@ def test_a_right_kernel_passes():
     assert torch.equal(x, y)
     kernel = report["copy_kernel"]
     assert (kernel.launches, kernel.programs) == (1, 3)
-    assert kernel.pointers["x_ptr"] == PointerReport(load_bytes=80, sectors=3, lanes=24, active_lanes=20)
-    assert kernel.pointers["y_ptr"] == PointerReport(store_bytes=80, sectors=3, lanes=24, active_lanes=20)
+    assert kernel.pointers["x_ptr"] == PointerReport(load_bytes=80, sectors=3, lane_bytes=80, lanes=24, active_lanes=20)
+    assert kernel.pointers["y_ptr"] == PointerReport(
+        store_bytes=80, sectors=3, lane_bytes=80, lanes=24, active_lanes=20
+    )
     assert (kernel.load_bytes, kernel.store_bytes, kernel.sectors) == (80, 80, 6)
 
 
@@ -127,8 +129,8 @@ def test_lanes_with_one_address_are_one_request():
     with checked() as report:
         same_place_kernel[(1,)](torch.zeros(4), torch.zeros(1), 16, False)
     pointers = report["same_place_kernel"].pointers
-    assert pointers["x_ptr"] == PointerReport(load_bytes=16, sectors=1, lanes=16, active_lanes=16)
-    assert pointers["y_ptr"] == PointerReport(store_bytes=4, sectors=1, lanes=16, active_lanes=1)
+    assert pointers["x_ptr"] == PointerReport(load_bytes=16, sectors=1, lane_bytes=64, lanes=16, active_lanes=16)
+    assert pointers["y_ptr"] == PointerReport(store_bytes=4, sectors=1, lane_bytes=4, lanes=16, active_lanes=1)
 
 
 @triton.jit
