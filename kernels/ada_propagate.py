@@ -154,7 +154,7 @@ def ada_propagate(graph, x, c, c_value, steps, memory, backend, check) -> tuple[
 
 def ada_propagate_backward(graph, grad_h, h, c, kept, steps, memory, backend, need_x, need_c) -> tuple[Tensor, Tensor]:
     """Body of ugnn::ada_propagate_backward."""
-    grad_h, c, rho = grad_h.contiguous(), c.contiguous(), rsqrt_degree(graph)
+    grad_h, c, kept, rho = grad_h.contiguous(), c.contiguous(), kept.contiguous(), rsqrt_degree(graph)
     b, all_u, all_s = _kept_parts(kept, grad_h, c.shape, steps, memory)
     q = column(b, grad_h) * grad_h.to(torch.float32)
     if not need_c:

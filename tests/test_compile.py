@@ -14,7 +14,7 @@ from ugnn_fast.testing import strided
 # a Graph keeps these contiguous
 OF_GRAPH = (
     *("rowptr", "col", "weight", "degree", "hubs", "order", "near_rowptr", "near_col", "near_weight"),
-    "reverse",
+    *("plan", "reverse"),
 )
 # storage offsets and strides are compared with those of fake tensors
 pytestmark = [pytest.mark.plain_memory, pytest.mark.usefixtures("cpu")]

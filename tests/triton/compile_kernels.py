@@ -135,7 +135,9 @@ def compiled(targets):
     def compile_only(self, *args, grid, warmup, **options):
         versions = []
         for Driver.device, target in enumerate(targets):
-            given = {name: value for name, value in options.items() if name != "maxnreg" or TARGETS[target][0] == "cuda"}
+            given = {
+                name: value for name, value in options.items() if name != "maxnreg" or TARGETS[target][0] == "cuda"
+            }
             versions.append(run(self, *args, grid=grid, warmup=True, **given))
         hubs = "hubs" if options.get("HUBS") else "rows"
         known = [key for key in results if key[0] == self.__name__ and key[1].startswith(f"{call}, {hubs} ")]
@@ -229,7 +231,8 @@ def write(rows, file):
 
 if __name__ == "__main__":
     if sys.argv[1:] == ["--update"]:
+        rows = in_processes()
         with open(TABLE, "w", newline="") as table:
-            write(in_processes(), table)
+            write(rows, table)
     else:
         write(resources(sys.argv[1:] or list(TARGETS)), sys.stdout)
