@@ -132,7 +132,7 @@ for name in ("chain", "weighted_no_self_loops"):
         entries = at_the_edge(g.rowptr), at_the_edge(g.col), at_the_edge(torch.ones(E).to(dtype))
         seed = at_the_edge(torch.tensor([3]))
         for chance in ((0.0, None), (0.5, seed)):
-            ops.sparse_linear((), *entries, *entries, x, x[0], *chance, "cpu").backward(cotangent)
+            ops.sparse_linear((*entries, g.col[:0], []) * 2, x, x[0], *chance, "cpu").backward(cotangent)
             ops.sparse_dense((), *entries, N, *chance, "cpu")
         uf.denoising_energy(g, x, x.detach(), c).backward()
 print("done")

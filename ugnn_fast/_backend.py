@@ -24,7 +24,7 @@ OPS = (
     "drop_edges",
     "sparse_linear",
 )
-_TRITON_OPS = ("ada_propagate", "propagate", "neighbor_mean", "neighbor_var", "ada_c")
+_TRITON_OPS = ("ada_propagate", "propagate", "neighbor_mean", "neighbor_var", "ada_c", "sparse_linear")
 _DTYPES = {
     "cpu": (torch.float32, torch.float64, torch.bfloat16),
     "triton": (torch.float32, torch.float16, torch.bfloat16),
