@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 TORCH := torch==2.13.0
 NATIVE := $(shell find csrc -name '*.cpp' -o -name '*.h') CMakeLists.txt setup.py pyproject.toml
 
-.PHONY: run test bench bench-quick lint format datasets clean
+.PHONY: run test experiments bench bench-quick lint format datasets clean
 
 run: $(VENV)/.run  ## set up and train ADA-UGNN on Cora
 	$(BIN)/ugnn-fast train --dataset cora --model ada-ugnn
@@ -27,6 +27,9 @@ format: $(VENV)/.test
 
 bench: $(VENV)/.test  ## compare ada_propagate with its peers; the larger graphs need UGNN_DATA
 	$(BIN)/python -m bench.run
+
+experiments: $(VENV)/.run  ## the paper's tables and figures; the data sets need UGNN_DATA
+	$(BIN)/ugnn-fast reproduce all
 
 bench-quick: $(VENV)/.test
 	$(BIN)/python -m bench.run --quick

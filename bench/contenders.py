@@ -51,7 +51,7 @@ def dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def _with_autograd(problem: Problem, propagate: Callable[[Tensor, Tensor], Tensor]) -> Calls:
+def with_autograd(problem: Problem, propagate: Callable[[Tensor, Tensor], Tensor]) -> Calls:
     x, c = problem.x.clone().requires_grad_(), problem.c.clone().requires_grad_()
 
     def fwd() -> Tensor:
@@ -65,17 +65,21 @@ def _with_autograd(problem: Problem, propagate: Callable[[Tensor, Tensor], Tenso
     return {"fwd": fwd, "fwdbwd": fwdbwd}
 
 
-def _ugnn_fast(problem: Problem) -> Calls:
-    g, K = problem.g, problem.K
-    # the backend by name: "auto" would time the reference where nothing was compiled
-    return _with_autograd(problem, lambda x, c: uf.ada_propagate(g, x, c, K, backend="cpu", memory="save"))
+def ours(backend: str) -> Callable[[Problem], Calls]:
+    """The backend by name: "auto" would time the reference where nothing was compiled."""
+
+    def make(problem: Problem) -> Calls:
+        g, K = problem.g, problem.K
+        return with_autograd(problem, lambda x, c: uf.ada_propagate(g, x, c, K, backend=backend, memory="save"))
+
+    return make
 
 
-def _torch_scatter(problem: Problem) -> Calls:
-    return _with_autograd(problem, lambda x, c: reference.ada_propagate(problem.g, x, c, problem.K))
+def torch_scatter(problem: Problem) -> Calls:
+    return with_autograd(problem, lambda x, c: reference.ada_propagate(problem.g, x, c, problem.K))
 
 
-def _torch_scatter_refuses(problem: Problem) -> str | None:
+def torch_scatter_refuses(problem: Problem) -> str | None:
     """One message [E, D] per step is kept for backward, and a few are in work."""
     needed = 4 * problem.g.num_edges * problem.x.shape[1] * (problem.K + 4)
     free = free_bytes(problem.x.device)
@@ -84,10 +88,10 @@ def _torch_scatter_refuses(problem: Problem) -> str | None:
     return None
 
 
-def _torch_csr(function: type[torch.autograd.Function]) -> Callable[[Problem], Calls]:
+def torch_csr(function: type[torch.autograd.Function]) -> Callable[[Problem], Calls]:
     def make(problem: Problem) -> Calls:
         structure = Structure(problem.g)
-        return _with_autograd(problem, lambda x, c: function.apply(structure, x, c, problem.K))
+        return with_autograd(problem, lambda x, c: function.apply(structure, x, c, problem.K))
 
     return make
 
@@ -102,20 +106,20 @@ def _scipy(problem: Problem) -> Calls:
 
 
 _ALL = (
-    Contender(OURS, _ugnn_fast, 'uf.ada_propagate, memory="save"'),
+    Contender(OURS, ours("cpu"), 'uf.ada_propagate, memory="save"'),
     Contender(
         "torch_scatter",
-        _torch_scatter,
+        torch_scatter,
         "gather and index_add, torch's autograd",
-        refuse=_torch_scatter_refuses,
+        refuse=torch_scatter_refuses,
     ),
-    Contender("torch_csr_plain", _torch_csr(TorchCsrPlain), "stored edge weights, MKL products, backward by hand"),
+    Contender("torch_csr_plain", torch_csr(TorchCsrPlain), "stored edge weights, MKL products, backward by hand"),
     Contender(
-        "torch_csr", _torch_csr(TorchCsr), "the same, tuned: memory reused, dC by MKL's sampled product", tuned=True
+        "torch_csr", torch_csr(TorchCsr), "the same, tuned: memory reused, dC by MKL's sampled product", tuned=True
     ),
-    Contender("torch_csr_factored", _torch_csr(TorchCsrFactored), "our factorisation with MKL products", tuned=True),
+    Contender("torch_csr_factored", torch_csr(TorchCsrFactored), "our factorisation with MKL products", tuned=True),
     Contender("scipy", _scipy, "csr @ dense; gradients by our factorisation; one thread"),
-    Contender(OURS, _ugnn_fast, "bfloat16 tables, float32 sums", dtype=torch.bfloat16),
+    Contender(OURS, ours("cpu"), "bfloat16 tables, float32 sums", dtype=torch.bfloat16),
 )
 CONTENDERS = {contender.label: contender for contender in _ALL}
 

@@ -69,6 +69,11 @@ class Problem:
         """The same with x and grad in another type; c stays float32."""
         return replace(self, x=self.x.to(dtype), grad=self.grad.to(dtype))
 
+    def on(self, device: torch.device) -> Problem:
+        """The same on another device."""
+        tensors = {name: getattr(self, name).to(device) for name in ("g", "x", "c", "grad")}
+        return replace(self, **tensors)
+
 
 def make_problem(g: uf.Graph, D: int, K: int) -> Problem:
     """Normal x and grad, c = 9 sigmoid(normal) as a trained model has it; always the same numbers."""
@@ -86,7 +91,7 @@ def reference_results(problem: Problem) -> tuple[Tensor, Tensor, Tensor]:
     g, K = problem.g, problem.K
     D = problem.x.shape[1]
     block = max(1, _REFERENCE_BYTES // (8 * max(g.num_edges, 1) * (K + 4)))
-    h, grad_x, grad_c = [], [], torch.zeros(g.num_nodes, dtype=torch.float64)
+    h, grad_x, grad_c = [], [], torch.zeros(g.num_nodes, dtype=torch.float64, device=g.device)
     for start in range(0, D, block):
         part = slice(start, start + block)
         x = problem.x[:, part].double().requires_grad_()

@@ -79,11 +79,11 @@ def machine(threads: int) -> dict[str, object]:
         "torch": torch.__version__,
         "ugnn_fast": uf.__version__,
         "isa": native.isa() if native is not None else "none",
-        "commit": _commit(),
+        "commit": commit(),
     }
 
 
-def _commit() -> str:
+def commit() -> str:
     """Short hash, with + if files differ from it."""
 
     def git(*args: str) -> str:

@@ -171,6 +171,36 @@ void sparse_dense(const SparseRows& x, int dtype, int threads, double drop, uint
   kernels().sparse_dense(a);
 }
 
+void dropout(int dtype, int threads, int64_t N, int64_t R, int64_t F, uint64_t x, double drop, uint64_t seeds,
+             uint64_t out) {
+  const Dropout a{DType(dtype), threads, N, R, F, at(x), drop, at<int64_t>(seeds), at(out)};
+  py::gil_scoped_release release;
+  kernels().dropout(a);
+}
+
+void dropout_linear(int dtype, int threads, int64_t N, int64_t R, int64_t F, int64_t D, uint64_t x, uint64_t weight,
+                    uint64_t bias, bool relu, double drop, uint64_t seeds, uint64_t grad, uint64_t out,
+                    uint64_t grad_weight, uint64_t grad_bias) {
+  const DropoutLinear a{DType(dtype),
+                        threads,
+                        N,
+                        R,
+                        F,
+                        D,
+                        at(x),
+                        at(weight),
+                        at(bias),
+                        relu,
+                        drop,
+                        at<int64_t>(seeds),
+                        at(grad),
+                        at(out),
+                        at(grad_weight),
+                        at(grad_bias)};
+  py::gil_scoped_release release;
+  kernels().dropout_linear(a);
+}
+
 // An array of bytes from the pool, which goes back there when nothing refers to it any more.
 py::array_t<uint8_t> take(size_t bytes) {
   struct Owned {
@@ -213,5 +243,7 @@ PYBIND11_MODULE(_C, m) {
   m.def("solve", &solve);
   m.def("sparse_linear", &sparse_linear);
   m.def("sparse_dense", &sparse_dense);
+  m.def("dropout", &dropout);
+  m.def("dropout_linear", &dropout_linear);
   bind_graph(m);
 }

@@ -12,7 +12,7 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from ugnn_fast.kernels._launch import Config
+from ugnn_fast.kernels._launch import Config, on_device
 
 from ugnn_fast import _row_plan
 
@@ -36,29 +36,30 @@ def program_rows(rowptr_ptr, plan_ptr, num_rows, num_short, num_middle, SLOTS: t
     if pid < short_programs:
         owner = pid * SLOTS + t < num_short
         i = tl.load(plan_ptr + pid * SLOTS + t, mask=owner, other=0).to(tl.int64)
+        # the length from the plan: half the bytes of the next row pointer
+        lengths = tl.load(plan_ptr + num_rows + pid * SLOTS + t, mask=owner, other=0)
         first = tl.load(rowptr_ptr + i, mask=owner, other=0)
-        end = tl.load(rowptr_ptr + i + 1, mask=owner, other=0)
+        end = first + lengths
         stride = tl.full((), 1, tl.int32)
-        trips = tl.max(end - first, 0).to(tl.int32)
+        trips = tl.max(lengths, 0)
     else:
         owner = t == 0
         position = num_short + pid - short_programs
-        skipped = tl.full((), 0, tl.int64)
+        skipped = tl.full((), 0, tl.int32)
         if position >= num_middle:
             piece = position - num_middle
-            hub = tl.load(plan_ptr + num_rows + (num_rows - num_middle + 1) + piece)
+            hub = tl.load(plan_ptr + 2 * num_rows + (num_rows - num_middle + 1) + piece)
             position = num_middle + hub
-            skipped = (piece - tl.load(plan_ptr + num_rows + hub)).to(tl.int64) * PIECE
+            skipped = (piece - tl.load(plan_ptr + 2 * num_rows + hub)) * PIECE
         row = tl.load(plan_ptr + position).to(tl.int64)
+        # a row that is not cut has at most PIECE entries
+        length = tl.minimum(tl.load(plan_ptr + num_rows + position) - skipped, PIECE)
         start = tl.load(rowptr_ptr + row) + skipped
-        stop = tl.load(rowptr_ptr + row + 1)
-        if piece >= 0:
-            stop = tl.minimum(stop, start + PIECE)
         i = tl.zeros((SLOTS,), tl.int64) + row
         first = start + t
-        end = tl.zeros((SLOTS,), tl.int64) + stop
+        end = tl.zeros((SLOTS,), tl.int64) + start + length
         stride = tl.full((), SLOTS, tl.int32)
-        trips = tl.cdiv((stop - start).to(tl.int32), SLOTS)
+        trips = tl.cdiv(length, SLOTS)
     return i, first, end, stride, trips, owner, piece
 
 
@@ -67,18 +68,18 @@ def hub_row(plan_ptr, num_rows, num_middle, SLOTS: tl.constexpr):
     """(i, first piece, piece behind the last, owner) of a program for a hub; i and owner are [SLOTS]."""
     hub = tl.program_id(0)
     i = tl.zeros((SLOTS,), tl.int64) + tl.load(plan_ptr + num_middle + hub)
-    pieces_ptr = plan_ptr + num_rows + hub
+    pieces_ptr = plan_ptr + 2 * num_rows + hub
     return i, tl.load(pieces_ptr), tl.load(pieces_ptr + 1), tl.arange(0, SLOTS) == 0
 
 
 @triton.jit
 def hub_sum(partial_ptr, first, end, stride, offs, mask_d, SLOTS: tl.constexpr, BLOCK_D: tl.constexpr):
     """Sum of the rows [first, end) of a table of partial sums, one in each slot at a time; [SLOTS, BLOCK_D]."""
-    acc = tl.zeros((SLOTS, BLOCK_D), tl.float32)
+    acc = tl.zeros((SLOTS, BLOCK_D), partial_ptr.dtype.element_ty)
     for k in range(tl.cdiv(end - first, SLOTS)):
         piece = first + k * SLOTS + tl.arange(0, SLOTS)
         at = piece.to(tl.int64)[:, None] * stride + offs[None, :]
-        acc += tl.load(partial_ptr + at, mask=(piece < end)[:, None] & mask_d[None, :], other=0.0)
+        acc += tl.load(partial_ptr + at, mask=(piece < end)[:, None] & mask_d[None, :], other=0)
     return of_all_slots(acc, SLOTS, BLOCK_D)
 
 
@@ -120,7 +121,8 @@ def coefficient(ptr, scale, i, r, row_stride, replica_stride, mask):
     """scale * values[i, r], or scale without values; [SLOTS, 1]."""
     if ptr is None:
         return scale
-    return (scale * tl.load(ptr + i * row_stride + r * replica_stride, mask=mask, other=0.0))[:, None]
+    else:  # code behind an if would be compiled for both
+        return (scale * tl.load(ptr + i * row_stride + r * replica_stride, mask=mask, other=0.0))[:, None]
 
 
 class Rows:
@@ -131,11 +133,11 @@ class Rows:
         self.num_rows = rowptr.shape[0] - 1
         self.num_hubs = self.num_rows - sizes[1]
 
-    def partial(self, tables: int, width: int) -> Tensor | None:
+    def partial(self, tables: int, width: int, dtype: torch.dtype = torch.float32) -> Tensor | None:
         """Scratch for `tables` sums of `width` columns of every piece, [tables, pieces, width]."""
         if not self.num_hubs:
             return None
-        return torch.empty((tables, self.sizes[2], width), dtype=torch.float32, device=self.rowptr.device)
+        return torch.empty((tables, self.sizes[2], width), dtype=dtype, device=self.rowptr.device)
 
     def launch(self, kernel: Any, columns: int, config: Config, *args: Any, **constants: Any) -> None:
         """kernel(rowptr, plan, sizes..., *args) for all rows, `columns` programs to each group of rows."""
@@ -143,7 +145,10 @@ class Rows:
         programs = triton.cdiv(short, config.slots) + middle - short + pieces
         first = (self.rowptr, self.plan, self.num_rows, short, middle, pieces)
         shape = {"SLOTS": config.slots, "BLOCK_D": config.block, "num_warps": config.warps}
-        if programs:
-            kernel[(programs, columns)](*first, *args, **constants, **shape, HUBS=False)
-        if self.num_hubs:
-            kernel[(self.num_hubs, columns)](*first, *args, **constants, **shape, HUBS=True)
+        if not columns:
+            return
+        with on_device(self.rowptr.device.index):
+            if programs:
+                kernel[(programs, columns)](*first, *args, **constants, **shape, HUBS=False)
+            if self.num_hubs:
+                kernel[(self.num_hubs, columns)](*first, *args, **constants, **shape, HUBS=True)

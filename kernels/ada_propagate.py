@@ -23,7 +23,7 @@ def ada_propagate_bwd_kernel(
     u_ptr, s_ptr,               # what forward kept, [N, width]; s is None: gathered again
     grad_x_ptr, next_ptr,       # [N, width]; next is None in the first step
     grad_c_ptr, e_ptr,          # [N, programs of a row]
-    D, width,
+    D: tl.constexpr, width: tl.constexpr,
     DROP: tl.constexpr, SLOTS: tl.constexpr, BLOCK_D: tl.constexpr, HUBS: tl.constexpr,
 ):  # fmt: skip
     """Backward of one step, (G1) to (G3): with v = rho b G, t = sum_j a_ij v_j and y = sum_j a_ij (c_i + c_j) v_j
@@ -127,7 +127,7 @@ def ada_propagate(graph, x, c, c_value, steps, memory, backend, check) -> tuple[
     all_u = all_s = None
     if c is None:
         b = torch.where(rho > 0, 1 / (2 + 2 * c_value), 0.5)
-        weights, agg = ZERO, per_node(b, 2 * c_value)
+        weights, scale = ZERO, 2 * c_value
     else:
         c = c.contiguous()
         mean = torch.empty_like(c)
@@ -136,7 +136,8 @@ def ada_propagate(graph, x, c, c_value, steps, memory, backend, check) -> tuple[
         if kept.numel():
             kept_b, all_u, all_s = _kept_parts(kept, x, c.shape, steps, memory)
             b = kept_b.copy_(b)
-        weights, agg = per_node(c), per_node(b)
+        weights, scale = per_node(c), 1.0
+    agg, skip = per_node(b * column(rho, b), scale), per_node(b, 2.0)
     stepper = Stepper(graph, x, c=weights, replicas=weights.replica_stride > 0, sums=1 if all_s is None else 2)
     tables = all_u if all_u is not None else [torch.empty_like(x) for _ in range(min(steps, 2))]
     h = torch.empty_like(x)
@@ -144,7 +145,7 @@ def ada_propagate(graph, x, c, c_value, steps, memory, backend, check) -> tuple[
     for k in range(steps):
         last = k == steps - 1
         stepper.step(
-            tables[k % len(tables)], left=rho, right=rho, agg=agg, skip=agg._replace(scale=2.0), x=x,
+            tables[k % len(tables)], right=rho, agg=agg, skip=skip, x=x,
             out=h if last else None, following=None if last else tables[(k + 1) % len(tables)],
             s=None if all_s is None else all_s[k],
         )  # fmt: skip
@@ -159,7 +160,10 @@ def ada_propagate_backward(graph, grad_h, h, c, kept, steps, memory, backend, ne
     if not need_c:
         return _gradient_of_x(graph, grad_h, q, c, b, rho, steps).to(grad_h.dtype), grad_h.new_empty(0)
     weights = per_node(c)
-    stepper = Stepper(graph, grad_h, c=weights, replicas=weights.replica_stride > 0, sums=2 if all_s is not None else 3)
+    stepper = Stepper(
+        graph, grad_h, c=weights, replicas=weights.replica_stride > 0, sums=2 if all_s is not None else 3,
+        family="ada_propagate_backward",
+    )  # fmt: skip
     N = len(c)
     sums = torch.zeros((2, N, stepper.columns), dtype=torch.float32, device=c.device)
     e = (q * h).reshape(N, stepper.width // stepper.D, -1).sum(-1)  # of the last step

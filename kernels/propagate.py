@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 from ugnn_fast.kernels.step import ZERO, Stepper, coef_of, column, per_node, rsqrt_degree
 
+from ugnn_fast.ops._native_call import acc_dtype
 from ugnn_fast.ops.propagate import Arguments
 
 
@@ -13,9 +14,9 @@ def propagate(graph: tuple, *arguments) -> tuple[Tensor, Tensor]:
     x, K = a.x.contiguous(), a.steps
     left, right = a.left, a.right
     if a.norm == "sym":
-        left = right = rsqrt_degree(graph)
+        left = right = rsqrt_degree(graph, acc_dtype(x.dtype))
     elif a.norm == "row":
-        left = rsqrt_degree(graph).square()
+        left = rsqrt_degree(graph, acc_dtype(x.dtype)).square()
     left, right = (None if side is None else side.contiguous() for side in (left, right))
     c = ZERO if a.c is None else per_node(a.c)
     edge_value = None if a.edge_value is None else a.edge_value.contiguous()

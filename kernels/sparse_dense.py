@@ -3,6 +3,7 @@
 import triton
 import triton.language as tl
 from torch import Tensor
+from ugnn_fast.kernels._launch import on_device
 from ugnn_fast.kernels.sparse_linear import kept_feature, mask_arguments
 
 
@@ -34,8 +35,8 @@ def sparse_dense(no_graph, rowptr, col, values, columns, dropout, seed, backend)
     """Body of ugnn::sparse_dense."""
     N = rowptr.shape[0] - 1
     out = values.new_zeros((N, columns))
+    mask = mask_arguments(dropout, seed, values.device)
     if N:
-        sparse_dense_kernel[(N,)](
-            rowptr, col, values, *mask_arguments(dropout, seed, values.device), out, columns, BLOCK=256, num_warps=4
-        )
+        with on_device(values.device.index):
+            sparse_dense_kernel[(N,)](rowptr, col, values, *mask, out, columns, BLOCK=256, num_warps=4)
     return out

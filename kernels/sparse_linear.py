@@ -96,7 +96,7 @@ def _sum_rows(transposed, rows, col, values, table, bias, dropout, seeds, out) -
     D = table.shape[-1]
     _, R, *table_strides = layout(table, transposed)
     out_strides = layout(out, not transposed)[2:]
-    config = row_config(D, table.dtype)
+    config = row_config(D, table.dtype, table.device)
     rows.launch(
         sparse_linear_kernel, R * triton.cdiv(D, config.block), config, col, values,
         *mask_arguments(dropout, seeds, table.device), table, *table_strides, bias, rows.partial(1, R * D),

@@ -1,5 +1,6 @@
 """One step: sums of neighbours' rows with an epilogue, the aggregation behind propagate, ada_propagate and solve."""
 
+import math
 from typing import Any, NamedTuple
 
 import torch
@@ -16,14 +17,13 @@ from ugnn_fast.kernels._rows import (
     of_all_slots,
     program_rows,
 )
+from ugnn_fast.kernels.kept_degree import kept_degree
 
 
 @triton.jit
-def entry_weight(at, live, i, c_i, j, r, weight_ptr, c_ptr, c_row, c_replica, edge_ptr, reverse_ptr):
-    """a_ij times 1, c_i + c_j or e_ij (e_ji with reverse) for the entries `at`, [SLOTS]; 0 where not live."""
+def entry_weight(at, live, c_i, j, r, c_ptr, c_row, c_replica, edge_ptr, reverse_ptr):
+    """W_ij of the entries `at`, [SLOTS]: 1, c_i + c_j, or e_ij (e_ji with reverse); 0 where not live."""
     w = tl.where(live, 1.0, 0.0)
-    if weight_ptr is not None:
-        w = tl.load(weight_ptr + at, mask=live, other=0.0)
     if c_ptr is not None:
         w *= c_i + tl.load(c_ptr + j.to(tl.int64) * c_row + r * c_replica, mask=live, other=0.0)
     if edge_ptr is not None:
@@ -48,23 +48,25 @@ def step_kernel(
     x_ptr, h_ptr, before_ptr,                       # X, H_k, H_{k-1}, [N, width]
     lo, hi, gamma_ptr,
     out_ptr, next_ptr, s_ptr, total_ptr,            # H_{k+1}, right H_{k+1}, sum a_ij u_j, sum gamma H
-    D, width,
+    D: tl.constexpr, width: tl.constexpr,
     DROP: tl.constexpr, CLAMP: tl.constexpr,
     SLOTS: tl.constexpr, BLOCK_D: tl.constexpr, HUBS: tl.constexpr,
 ):  # fmt: skip
     """H_{k+1} = clamp(keep H_k + agg left sum_j a_ij W_ij u_j + skip X + prev H_{k-1}), u = right H_k.
 
     Program (p, q) has the rows of program_rows and the columns of block q: of replica r = q // blocks, if W or a
-    coefficient has replicas, else of all R D columns. A pointer that is None stands for what is not there.
+    coefficient has replicas, else of all R D columns. A pointer that is None stands for what is not there. Sums are
+    float32, and float64 for a float64 table: the residuals of solve.
     """
+    ACC: tl.constexpr = tl.float64 if table_ptr.dtype.element_ty == tl.float64 else tl.float32
     blocks = tl.cdiv(D, BLOCK_D)
     r = tl.program_id(1) // blocks
     offs_d = tl.program_id(1) % blocks * BLOCK_D + tl.arange(0, BLOCK_D)
     mask_d = offs_d < D
     offs = r * D + offs_d
     partial_size = num_pieces.to(tl.int64) * width
-    acc = tl.zeros((SLOTS, BLOCK_D), tl.float32)
-    plain = tl.zeros((SLOTS, BLOCK_D), tl.float32)
+    acc = tl.zeros((SLOTS, BLOCK_D), ACC)
+    plain = tl.zeros((SLOTS, BLOCK_D), ACC)
     if HUBS:
         i, first_piece, end_piece, owner = hub_row(plan_ptr, num_rows, num_middle, SLOTS)
         acc = hub_sum(partial_ptr, first_piece, end_piece, width, offs, mask_d, SLOTS, BLOCK_D)
@@ -86,12 +88,12 @@ def step_kernel(
             u = tl.load(
                 table_ptr + j.to(tl.int64)[:, None] * width + offs[None, :],
                 mask=live[:, None] & mask_d[None, :], other=0.0,
-            ).to(tl.float32)  # fmt: skip
-            w = entry_weight(at, live, i, c_i, j, r, weight_ptr, c_ptr, c_row, c_replica, edge_ptr, reverse_ptr)
+            ).to(ACC)  # fmt: skip
+            if weight_ptr is not None:
+                u *= tl.load(weight_ptr + at, mask=live, other=0.0)[:, None]
+            w = entry_weight(at, live, c_i, j, r, c_ptr, c_row, c_replica, edge_ptr, reverse_ptr)
             acc += w[:, None] * u
             if s_ptr is not None:
-                if weight_ptr is not None:
-                    u *= tl.load(weight_ptr + at, mask=live, other=0.0)[:, None]
                 plain += u
         if stride > 1:
             acc = of_all_slots(acc, SLOTS, BLOCK_D)
@@ -111,13 +113,13 @@ def step_kernel(
         acc *= tl.load(left_ptr + i, mask=owner, other=0.0)[:, None]
     h = coefficient(agg_ptr, agg_scale, i, r, agg_row, agg_replica, owner) * acc
     if x_ptr is not None:
-        x = tl.load(x_ptr + at, mask=mask, other=0.0).to(tl.float32)
+        x = tl.load(x_ptr + at, mask=mask, other=0.0).to(ACC)
         h += coefficient(skip_ptr, skip_scale, i, r, skip_row, skip_replica, owner) * x
     if h_ptr is not None:
-        now = tl.load(h_ptr + at, mask=mask, other=0.0).to(tl.float32)
+        now = tl.load(h_ptr + at, mask=mask, other=0.0).to(ACC)
         h += coefficient(keep_ptr, keep_scale, i, r, keep_row, keep_replica, owner) * now
     if before_ptr is not None:
-        before = tl.load(before_ptr + at, mask=mask, other=0.0).to(tl.float32)
+        before = tl.load(before_ptr + at, mask=mask, other=0.0).to(ACC)
         h += coefficient(prev_ptr, prev_scale, i, r, prev_row, prev_replica, owner) * before
     if CLAMP:
         # comparisons, so that NaN stays
@@ -168,18 +170,21 @@ class Stepper:
 
     def __init__(
         self, graph: tuple, like: Tensor, *, c: Coef = ZERO, replicas: bool = False, edge_value: Tensor | None = None,
-        reverse: Tensor | None = None, sums: int = 1,
+        reverse: Tensor | None = None, sums: int = 1, family: str = "step",
     ):  # fmt: skip
-        """replicas: whether c or a coefficient differs between replicas. sums: those of a row that are kept apart."""
+        """replicas: whether c or a coefficient differs between replicas. sums: those of a row that are kept apart.
+        family: whose launch configuration it is, see _launch.
+        """
         rowptr, self.col, self.weight = graph[:3]
         *_, plan, plan_sizes, self.drop_seed, self.keep_from = graph
         self.rows = Rows(rowptr, plan, plan_sizes)
         self.c, self.edge_value, self.reverse = c, edge_value, reverse
-        self.width = like.shape[1:].numel()
+        self.width = math.prod(like.shape[1:])
         self.D = like.shape[-1] if replicas else self.width
-        self.config: Config = row_config(self.D, like.dtype)
-        self.columns = (like.shape[1:-1].numel() if replicas else 1) * triton.cdiv(self.D, self.config.block)
-        self.partial = self.rows.partial(sums, self.width)
+        self.config: Config = row_config(self.D, like.dtype, like.device, family)
+        self.columns = self.width // max(self.D, 1) * triton.cdiv(self.D, self.config.block)
+        acc_dtype = torch.float64 if like.dtype == torch.float64 else torch.float32
+        self.partial = self.rows.partial(sums, self.width, acc_dtype)
 
     def launch(self, kernel: Any, *args: Any, **constants: Any) -> None:
         self.rows.launch(
@@ -202,9 +207,12 @@ class Stepper:
         )  # fmt: skip
 
 
-def rsqrt_degree(graph: tuple) -> Tensor:
-    """rho_i, [N]."""
-    degree = graph[3]
+def rsqrt_degree(graph: tuple, dtype: torch.dtype = torch.float32) -> Tensor:
+    """rho_i, [N], float32 or float64."""
+    degree = graph[3].to(dtype)
+    if dtype == torch.float64 and graph[2] is not None:
+        # in float32 the sum of weights is rounded
+        kept_degree(graph, degree)
     return torch.where(degree > 0, degree, torch.inf).rsqrt()
 
 

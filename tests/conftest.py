@@ -13,24 +13,82 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 import ugnn_fast as uf
+from ugnn_fast import testing
 
 # Inductor's own cache does not see that a fake kernel has changed since it was filled.
 _compiled = tempfile.TemporaryDirectory(prefix="ugnn-inductor-")
 os.environ["TORCHINDUCTOR_CACHE_DIR"] = _compiled.name
 
-BACKENDS = ("reference", "cpu")
+# A process either interprets Triton's kernels or does not; one that does runs the tests of that backend alone.
+INTERPRETING = uf._backend._interpreting()
+BACKENDS = ("triton",) if INTERPRETING else ("reference", "cpu")
 _ran = pytest.StashKey[set]()
+_launched = pytest.StashKey[set]()
 _GUARD = 64  # elements before and after each guarded tensor
 
 
+def pytest_addoption(parser):
+    parser.addoption("--whole-product", action="store_true", help="all cases of Triton's kernels, not a pairwise cover")
+
+
 def pytest_configure(config):
-    config.stash[_ran] = set()
-    config.addinivalue_line("markers", "plain_memory: outputs are not guarded, as the test looks at their storage")
+    config.stash[_ran], config.stash[_launched] = set(), set()
+    testing.whole_product = config.getoption("whole_product")
+    for line in (
+        "plain_memory: outputs are not guarded, as the test looks at their storage",
+        "triton: for Triton's interpreter alone",
+        "float64: in float64, which Triton's kernels do not have",
+        "needs(*ops): for backends that have these operators",
+    ):
+        config.addinivalue_line("markers", line)
 
 
-def pytest_collection_modifyitems(items):
-    # it looks back at what ran
-    items.sort(key=lambda item: item.name == "test_every_backend_ran")
+def _belongs_here(item):
+    """Whether a test is one for this process: see INTERPRETING."""
+    if item.name == "test_every_backend_ran":
+        return True
+    if item.get_closest_marker("triton"):
+        return INTERPRETING
+    if not INTERPRETING:
+        return True
+    given = item.callspec.params if hasattr(item, "callspec") else {}
+    case = given.get("case")
+    has = uf.backends()["triton"].ops
+    return (
+        "triton" in (given.get("backend"), case.get("backend") if isinstance(case, dict) else None)
+        and not item.get_closest_marker("float64")
+        and all(op in has for marker in item.iter_markers("needs") for op in marker.args)
+    )
+
+
+def pytest_collection_modifyitems(config, items):
+    here = [item for item in items if _belongs_here(item)]
+    config.hook.pytest_deselected(items=[item for item in items if not _belongs_here(item)])
+    # the last one looks back at what ran
+    items[:] = sorted(here, key=lambda item: item.name == "test_every_backend_ran")
+
+
+@pytest.fixture(autouse=True)
+def checked_launches(request, monkeypatch):
+    """Kernels of Triton run in the checked interpreter, and are not replaced by the reference."""
+    if not INTERPRETING:
+        yield
+        return
+    from ugnn_fast._checked_interpreter import checked
+
+    def refuse(key, message):
+        raise AssertionError(message)
+
+    monkeypatch.setattr(uf._backend, "_warn_once", refuse)
+    with checked() as report:
+        yield
+    request.config.stash[_launched].update(report)
+
+
+@pytest.fixture
+def kernels_that_ran(request):
+    """Names of Triton's kernels that ran before this test."""
+    return request.config.stash[_launched]
 
 
 @pytest.fixture

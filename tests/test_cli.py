@@ -33,7 +33,7 @@ def test_train_end_to_end(capsys, tmp_path):
     found = json.loads((folder / "metrics.json").read_text())
     assert found["settings"] == {
         **{"hidden": 16, "weight_decay": 5e-4, "dropout": 0.8, "steps": 10},
-        **{"lr": 0.05, "s": 9.0, "soft": False, "epochs": 5},
+        **{"lr": 0.05, "s": 9.0, "soft": False, "binary": False, "epochs": 5, "patience": 0},
     }
     assert f"test accuracy      {100 * found['runs'][0]['test_accuracy']:.2f} %\n" in out
     assert f"correlation of C   {found['runs'][0]['correlation']:+.3f} with" in out
@@ -44,7 +44,7 @@ def test_train_end_to_end(capsys, tmp_path):
 
 def test_every_option_reaches_the_run(capsys, tmp_path):
     options = "--seeds 2 --epochs 3 --hidden 8 --lr 0.02 --weight-decay 1e-5 --dropout 0.3 --steps 2 --s 19"
-    options += " --no-soft --out here/there --threads 2 --quiet"
+    options += " --no-soft --binary --patience 2 --out here/there --threads 2 --quiet"
     assert cli.main(["train", "--dataset", "citeseer", *options.split()]) == 0
     out, err = capsys.readouterr()
     assert err == ""
@@ -52,7 +52,7 @@ def test_every_option_reaches_the_run(capsys, tmp_path):
     found = json.loads((tmp_path / "here" / "there" / "metrics.json").read_text())
     assert found["settings"] == {
         **{"hidden": 8, "weight_decay": 1e-5, "dropout": 0.3, "steps": 2},
-        **{"lr": 0.02, "s": 19.0, "soft": False, "epochs": 3},
+        **{"lr": 0.02, "s": 19.0, "soft": False, "binary": True, "epochs": 3, "patience": 2},
     }
     assert [run["seed"] for run in found["runs"]] == [0, 1]
     assert (found["dataset"], found["threads"]) == ("citeseer", 2)
@@ -71,13 +71,15 @@ def test_a_data_set_of_ones_own(tmp_path, capsys):
     (tmp_path / "data" / "mine.npz").write_bytes(source.read_bytes())
     assert cli.main(["train", "--dataset", "mine", "--root", "data", "--epochs", "2", "--quiet"]) == 0
     assert (tmp_path / "runs" / "mine_ada-ugnn" / "metrics.json").exists()
+    assert cli.main(["train", "--graph", "data/mine.npz", "--model", "gcn", "--epochs", "2", "--quiet"]) == 0
+    assert (tmp_path / "runs" / "mine_gcn" / "metrics.json").exists()
     assert cli.main(["info", "--root", "data"]) == 0
     assert "data sets  citeseer, cora, mine" in capsys.readouterr().out
 
 
 BAD = {
     "dataset": ("train --dataset nope", "name must be one of citeseer, cora, got 'nope'"),
-    "model": ("train --model gcn", "invalid choice: 'gcn'"),
+    "model": ("train --model mlp", "invalid choice: 'mlp'"),
     "split": ("train --split 3", "split must be in 0..0 for cora, got 3"),
     "rate": ("train --rate 5", "rate must be 0"),
     "root": ("train --root none", "root must be a folder"),
@@ -95,6 +97,9 @@ BAD = {
     "both-seeds": ("train --seed 1 --seeds 2", "argument --seeds: not allowed with argument --seed"),
     "threads": ("train --threads 0", "--threads must be >= 1, got 0"),
     "option": ("train --colour red", "unrecognized arguments: --colour red"),
+    "graph": ("train --graph none.npz", "path must be an .npz file, got none.npz: no such file"),
+    "graph-and-dataset": ("train --graph a.npz --dataset cora", "--dataset: not allowed with argument --graph"),
+    "patience": ("train --patience -1", "patience must be >= 0, got -1"),
     "command": ("fly", "invalid choice: 'fly'"),
     "nothing": ("", "the following arguments are required: COMMAND"),
 }
@@ -135,42 +140,71 @@ def test_a_missing_extra_is_named_before_the_training(module, capsys, monkeypatc
     assert list(tmp_path.iterdir()) == []
 
 
-def interrupted_after(count, monkeypatch):
-    """Ctrl-C in the middle of a run, after `count` runs."""
-    finished = []
+def interrupted_after(epochs, monkeypatch, batch=None):
+    """Ctrl-C after so many epochs, with at most `batch` runs at once."""
+    done = []
 
-    def train(*args, progress=None, **kwargs):
-        if len(finished) == count:
-            raise KeyboardInterrupt
-        finished.append(experiments.train(*args, progress=progress, **kwargs))
-        return finished[-1]
+    class Trainer(runs.Trainer):
+        def step(self):
+            if len(done) == epochs:
+                done.append(None)
+                raise KeyboardInterrupt
+            done.append(None)
+            return super().step()
 
-    monkeypatch.setattr(runs, "train", train)
+    monkeypatch.setattr(runs, "Trainer", Trainer)
+    if batch:
+        monkeypatch.setattr(runs, "replicas_at_once", lambda *args: batch)
 
 
-def test_ctrl_c_leaves_the_finished_runs(capsys, monkeypatch, tmp_path):
-    interrupted_after(2, monkeypatch)
-    assert cli.main(["train", "--seeds", "9", "--epochs", "2", "--quiet"]) == 130
+def accuracies(folder):
+    found = json.loads((folder / "metrics.json").read_text())
+    return [(run["seed"], run["best_epoch"], run["val_accuracy"], run["test_accuracy"]) for run in found["runs"]]
+
+
+def test_ctrl_c_leaves_the_finished_runs_and_resume_goes_on(capsys, monkeypatch, tmp_path):
+    command = ["train", "--seeds", "5", "--epochs", "4", "--quiet"]
+    monkeypatch.setattr(runs, "replicas_at_once", lambda *args: 2)
+    assert cli.main([*command, "--out", "whole"]) == 0
+    capsys.readouterr()
+    interrupted_after(6, monkeypatch, batch=2)
+    assert cli.main(command) == 130
     out, err = capsys.readouterr()
     assert "mean and standard deviation of 2 seeds" in out
-    assert err == "ugnn-fast: interrupted after 2 of 9 runs\n"
+    assert err == "ugnn-fast: interrupted after 2 of 5 runs; the same command with --resume goes on\n"
     folder = tmp_path / "runs" / "cora_ada-ugnn"
     assert len(json.loads((folder / "metrics.json").read_text())["runs"]) == 2
     assert (folder / "curves.png").exists()
+    assert cli.main([*command, "--resume"]) == 0
+    assert "mean and standard deviation of 5 seeds" in capsys.readouterr().out
+    assert accuracies(folder) == accuracies(tmp_path / "whole")
+    assert not (folder / "training.pt").exists()
 
 
-def test_ctrl_c_in_the_first_run(capsys, monkeypatch):
-    interrupted_after(0, monkeypatch)
-    assert cli.main(["train", "--epochs", "2", "--quiet"]) == 130
-    assert capsys.readouterr().err == "ugnn-fast: interrupted\n"
-
-
-def test_numbers_are_written_as_runs_finish(monkeypatch, tmp_path):
+def test_resume_of_another_training_is_refused(capsys, monkeypatch, tmp_path):
     interrupted_after(1, monkeypatch)
-    monkeypatch.setattr(runs.report, "write_report", lambda *args, **kwargs: None)
-    cli.main(["train", "--seeds", "3", "--epochs", "2", "--quiet"])
-    found = json.loads((tmp_path / "runs" / "cora_ada-ugnn" / "metrics.json").read_text())
-    assert len(found["runs"]) == 1
+    assert cli.main(["train", "--epochs", "3", "--quiet"]) == 130
+    assert "interrupted after 0 of 1 runs" in capsys.readouterr().err
+    assert cli.main(["train", "--epochs", "3", "--lr", "0.01", "--resume", "--quiet"]) == 2
+    assert "state must be of ada-ugnn on cora" in capsys.readouterr().err
+    (tmp_path / "runs" / "cora_ada-ugnn" / "training.pt").write_text("hello")
+    assert cli.main(["train", "--epochs", "3", "--resume", "--quiet"]) == 2
+    assert "training.pt must be an interrupted training of ugnn-fast" in capsys.readouterr().err
+
+
+def test_a_training_is_saved_as_it_goes(monkeypatch, tmp_path):
+    monkeypatch.setattr(runs, "_SAVE_SECONDS", 0.0)
+    monkeypatch.setattr(runs.report, "write_numbers", lambda *args, **kwargs: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        cli.main(["train", "--epochs", "2", "--quiet"])
+    saved = torch.load(tmp_path / "runs" / "cora_ada-ugnn" / "training.pt", weights_only=True)
+    assert len(saved["trainers"][0]["history"]) == 2
+
+
+@pytest.mark.parametrize("model", experiments.MODELS)
+def test_every_model_trains(model, tmp_path):
+    assert cli.main(["train", "--model", model, "--seeds", "2", "--epochs", "2", "--quiet"]) == 0
+    assert (tmp_path / "runs" / f"cora_{model}" / "checkpoint.pt").exists()
 
 
 def test_a_fault_of_ours_keeps_its_traceback(monkeypatch):

@@ -80,6 +80,11 @@ CALLS = {
     "denoising_energy": (uf.denoising_energy, (("N", 7), ("N", 7), ("N",))),
     "sparse_linear": (sparse_linear, (("N", 7), (7,))),
     "sparse_linear_replicas": (sparse_linear, ((2, "N", 7), (2, 7))),
+    "dropout": (lambda g, x: uf.dropout(x, 0.4, seed=5), (("N", 7),)),
+    "dropout_linear": (
+        lambda g, x, weight, bias: uf.dropout_linear(x, weight, bias, relu=True, dropout=0.4, seed=[5, 6]),
+        (("N", 2, 7), (2, 7, 3), (2, 3)),
+    ),
     "ada_ugnn": (ada_ugnn, (("N", 12), (12, 7), (7,))),
 }
 
@@ -252,8 +257,8 @@ def test_autocast_stores_bfloat16(name):
     expected = outcome(CALLS[name][0], g, leaves)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         got = outcome(CALLS[name][0], g, leaves)
-    # weights and energies stay float32
-    stays = ("ada_c", "ada_c_mean", "denoising_energy")
+    # weights and energies stay float32; dropout keeps the dtype, as torch's does
+    stays = ("ada_c", "ada_c_mean", "denoising_energy", "dropout")
     assert got[0].dtype == (torch.float32 if name in stays else torch.bfloat16)
     for low, full in zip(got, expected, strict=True):
         # gradients have the dtype of what they belong to

@@ -14,7 +14,7 @@ def blocks(name):
     return [(text[: m.start(1)].count("\n"), m[1]) for m in re.finditer(r"```python\n(.*?)```", text, re.DOTALL)]
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/backend.md"])
+@pytest.mark.parametrize("name", ["README.md", "docs/backend.md", "docs/gpu.md"])
 def test_python_blocks_run(name):
     found = blocks(name)
     assert found

@@ -182,6 +182,7 @@ def test_zero_c_is_allowed(backend):
     assert torch.equal(uf.ada_propagate(G, X, torch.zeros(N), 2, backend=backend), X)
 
 
+@pytest.mark.float64
 def test_numbers_of_other_libraries_are_allowed(backend):
     expected = uf.ada_propagate(G, X, 2.0, 3, backend=backend)
     assert torch.equal(uf.ada_propagate(G, X, 2, 3, backend=backend), expected)

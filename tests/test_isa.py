@@ -56,6 +56,10 @@ def all_operators(g, D, dtype):
     scores = torch.randn(2, N, 3).to(number)
     gat = lambda x, src, dst, **o: uf.gat_aggregate(g, x, src, dst, dropout=0.3, seed=D, **o)
     compare("gat_aggregate", dtype, gat, heads, *scores)
+    compare("dropout", dtype, lambda x, **o: uf.dropout(x, 0.4, seed=D, **o), x)
+    table, bias = torch.randn(D, 1 + D % 33).to(dtype), torch.randn(1 + D % 33).to(dtype)
+    layer = lambda x, w, b, **o: uf.dropout_linear(x, w, b, relu=True, dropout=0.4, seed=D, **o)
+    compare("dropout_linear", dtype, layer, x, table, bias)
     compare("energy", dtype, lambda x, c, **o: uf.denoising_energy(g, x, 0 * x, c, **o), x, c)
 
 def sparse_linear(D, dtype, dense):
@@ -134,6 +138,10 @@ for name in ("chain", "weighted_no_self_loops"):
         for chance in ((0.0, None), (0.5, seed)):
             ops.sparse_linear((*entries, g.col[:0], []) * 2, x, x[0], *chance, "cpu").backward(cotangent)
             ops.sparse_dense((), *entries, N, *chance, "cpu")
+        table, bias = (at_the_edge(torch.rand(shape).to(dtype)) for shape in ((D, H), (H,)))
+        for relu, chance in ((False, 0.0), (True, 0.3)):
+            uf.dropout_linear(x, table.requires_grad_(), bias, relu=relu, dropout=chance, seed=seed).sum().backward()
+        uf.dropout(x, 0.4, seed=seed).backward(cotangent)
         uf.denoising_energy(g, x, x.detach(), c).backward()
 print("done")
 """

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 import ugnn_fast as uf
 
+pytestmark = pytest.mark.float64
+
 # the fixtures that hypothesis warns about (backend, poisoned memory) hold for all examples of a test
 on_random_graphs = settings(
     deadline=None,

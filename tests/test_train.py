@@ -16,8 +16,10 @@ import ugnn_fast as uf
 from ugnn_fast import experiments
 from ugnn_fast.experiments import Epoch, Settings, settings_for, train
 from ugnn_fast.experiments.report import best_run, load_checkpoint, metrics, write_report
-from ugnn_fast.experiments.train import _fit, correlation
+from ugnn_fast.experiments.settings import read_table, write_table
+from ugnn_fast.experiments.train import Run, Trainer, correlation
 
+train_module = sys.modules["ugnn_fast.experiments.train"]  # the package has a function of that name
 SHORT = dataclasses.replace(settings_for("cora"), epochs=5)
 
 
@@ -49,9 +51,28 @@ def without_times(history):
 
 
 def test_settings_are_those_of_the_paper():
-    assert settings_for("cora") == Settings(16, 5e-4, 0.8, 10, 0.05, 9, False, 400)
-    assert settings_for("amazon_photo") == Settings(64, 5e-5, 0.2, 5, 0.01, 19, True, 400)
+    assert settings_for("cora") == Settings(16, 5e-4, 0.8, 10, 0.05, 9, False, epochs=400)
+    assert settings_for("amazon_photo") == Settings(64, 5e-5, 0.2, 5, 0.01, 19, True, epochs=400)
     assert settings_for("my_own") == settings_for("cora")
+
+
+def test_settings_without_a_row_are_those_of_the_nearest():
+    for model in ("appnp", "gcn", "ada-ugnn"):
+        assert isinstance(settings_for("my_own", model), Settings)
+    assert settings_for("my_own", "gat").hidden == 8
+    assert isinstance(settings_for("mettack_cora", "gcn", 25), Settings)
+
+
+def test_the_table_is_written_as_it_is_read(tmp_path):
+    table = {
+        ("gcn", "cora", 0): (Settings(dropout=0.25, lr=0.005, weight_decay=5e-8), "search"),
+        ("ada-ugnn", "mettack_cora", 25): (Settings(soft=True, binary=True, s=1.5), "by hand"),
+    }
+    write_table(tmp_path / "table.csv", table)
+    assert read_table(tmp_path / "table.csv") == table
+    (tmp_path / "bad.csv").write_text((tmp_path / "table.csv").read_text().replace("0.25", "2.5"))
+    with pytest.raises(ValueError, match=r"bad.csv, line 3: must be a row of settings: dropout must be < 1, got 2.5"):
+        read_table(tmp_path / "bad.csv")
 
 
 @pytest.mark.parametrize(
@@ -64,6 +85,7 @@ def test_settings_are_those_of_the_paper():
         ("lr", 0.0),
         ("s", -1.0),
         ("epochs", 0),
+        ("patience", -1),
     ],
 )
 def test_bad_settings(name, value):
@@ -72,40 +94,62 @@ def test_bad_settings(name, value):
 
 
 class Scripted(nn.Module):
-    """Logits without dropout follow a script of validation accuracies; its weight is the number of steps."""
+    """Two replicas whose logits without dropout follow scripts of validation accuracies."""
 
     def __init__(self, val_right):
         super().__init__()
-        self.weight = nn.Parameter(torch.zeros(()))
-        self.register_buffer("evaluations", torch.tensor(0))
+        self.weight = nn.Parameter(torch.zeros(2))
+        self.register_buffer("evaluations", torch.tensor([0, 0]))
         self.val_right = val_right
 
     def forward(self, x, graph):
-        logits = torch.zeros(8, 2)
-        logits[:, 0] = 1  # class 0 for everybody: train nodes right, test nodes as they come
+        logits = torch.zeros(8, 2, 2)
+        logits[..., 0] = 1  # class 0 for everybody: train nodes right, test nodes as they come
         if not self.training:
-            right = self.val_right[int(self.evaluations)]
-            logits[2 : 2 + right] = torch.tensor([0.0, 1.0])
-            logits[6, int(self.evaluations) % 2] += 5
+            epoch = int(self.evaluations[0])
+            for r in range(2):
+                logits[2 : 2 + self.val_right[r][epoch], r] = torch.tensor([0.0, 1.0])
+                logits[6, r, epoch % 2] += 5
             self.evaluations += 1
-        return logits + self.weight
+        return logits + self.weight[:, None]
 
 
-def test_strictly_better_validation_replaces_the_best_epoch():
+def scripted_trainer(monkeypatch, val_right, **settings):
     y = torch.tensor([0, 0, 1, 1, 1, 1, 0, 1])
-    nodes = torch.tensor([0, 1]), torch.tensor([2, 3, 4, 5]), torch.tensor([6, 7])
-    network, told = Scripted([1, 3, 2, 3, 3, 0]), []
-    settings = Settings(epochs=6, weight_decay=0.0)
-    history, best, state = _fit(network, None, None, y, nodes, settings, told.append)
-    assert [epoch.epoch for epoch in history] == [1, 2, 3, 4, 5, 6]
-    assert [epoch.val_accuracy for epoch in history] == [0.25, 0.75, 0.5, 0.75, 0.75, 0.0]
-    assert [epoch.train_accuracy for epoch in history] == [1.0] * 6
-    assert [epoch.test_accuracy for epoch in history] == [0.5, 0.0] * 3
-    assert best is history[1]
-    assert state["evaluations"] == 2, "the parameters kept are those of the best epoch"
-    assert network.evaluations == 6, "one evaluation per epoch"
-    assert told == history
-    assert all(epoch.seconds > 0 for epoch in history)
+    split = torch.tensor([0, 1]), torch.tensor([2, 3, 4, 5]), torch.tensor([6, 7])
+    graph = uf.Graph.from_edge_index(torch.tensor([[0], [1]]), 8, symmetrize=True)
+    data = uf.datasets.Dataset("scripted", graph, torch.eye(8).to_sparse_csr(), y, [split])
+    monkeypatch.setattr(train_module, "build_replicas", lambda *args: (Scripted(val_right), []))
+    return Trainer(data, "appnp", Settings(weight_decay=0.0, **settings), [Run(0, 0), Run(0, 1)])
+
+
+def test_strictly_better_validation_replaces_the_best_epoch_of_each_run(monkeypatch):
+    trainer = scripted_trainer(monkeypatch, ([1, 3, 2, 3, 3, 0], [0, 0, 1, 1, 2, 2]), epochs=6)
+    told = []
+    while not trainer.finished:
+        told.append(trainer.step())
+    first, second = trainer.results()
+    assert [epoch.epoch for epoch in first.history] == [1, 2, 3, 4, 5, 6]
+    assert [epoch.val_accuracy for epoch in first.history] == [0.25, 0.75, 0.5, 0.75, 0.75, 0.0]
+    assert [epoch.train_accuracy for epoch in first.history] == [1.0] * 6
+    assert [epoch.test_accuracy for epoch in first.history] == [0.5, 0.0] * 3
+    assert first.best == first.history[1] and second.best == second.history[4]
+    assert first.state["evaluations"] == 2, "the parameters kept are those of the best epoch"
+    assert second.state["evaluations"] == 5
+    assert first.right.tolist() == [True, True, True, True, True, False, False, False]
+    assert trainer.network.evaluations.tolist() == [6, 6], "one evaluation per epoch"
+    assert [epoch.val_accuracy for epoch in told] == [0.125, 0.375, 0.375, 0.5, 0.625, 0.25]
+    assert all(epoch.seconds > 0 for epoch in first.history)
+
+
+def test_patience_ends_each_run_by_itself(monkeypatch):
+    trainer = scripted_trainer(monkeypatch, ([2, 1, 1, 4, 0, 0, 0], [0, 1, 1, 2, 1, 1, 0]), epochs=7, patience=2)
+    while not trainer.finished:
+        trainer.step()
+    first, second = trainer.results()
+    assert (first.best.epoch, len(first.history)) == (1, 3), "better validation after the end does not count"
+    assert (second.best.epoch, len(second.history)) == (4, 6)
+    assert trainer.epoch == 6
 
 
 def test_result_describes_the_best_epoch(cora, runs):
@@ -151,13 +195,11 @@ def test_features_are_normalised(cora, runs):
 
 def test_weight_decay_is_on_all_parameters(cora):
     settings = dataclasses.replace(SHORT, epochs=1, weight_decay=1e3, lr=1e-4)
-    torch.manual_seed(0)
-    network = experiments.build_model("ada-ugnn", cora.x.shape[1], cora.num_classes, settings)
-    before = {name: value.detach().clone() for name, value in network.named_parameters()}
-    x = uf.datasets.row_normalize(cora.x)
-    _fit(network, cora.graph, x, cora.y, cora.splits[0], settings, None)
+    trainer = Trainer(cora, "ada-ugnn", settings, [Run()])
+    before = {name: value.detach().clone() for name, value in trainer.network.named_parameters()}
+    trainer.step()
     # next to such a decay the gradient of the loss is nothing: the step leads towards 0
-    for name, after in network.named_parameters():
+    for name, after in trainer.network.named_parameters():
         assert (after.abs() < before[name].abs()).double().mean() > 0.9, name
 
 
@@ -212,8 +254,8 @@ def test_bad_arguments(cora):
         train(cora, split=1)
     with pytest.raises(ValueError, match=r"seed must be in .*, got -1"):
         train(cora, seed=-1)
-    with pytest.raises(ValueError, match="model must be one of ada-ugnn, appnp, got 'gcn'"):
-        train(cora, "gcn")
+    with pytest.raises(ValueError, match=r"model must be one of ada-ugnn, appnp, ppnp, gcn, .*, got 'mlp'"):
+        train(cora, "mlp")
     train_nodes, _, test_nodes = cora.splits[0]
     empty = dataclasses.replace(cora, splits=[(train_nodes, train_nodes[:0], test_nodes)])
     with pytest.raises(ValueError, match="split 0 of cora must have val nodes, got none"):

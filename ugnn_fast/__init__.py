@@ -3,7 +3,7 @@
 from ugnn_fast import datasets, nn, pyg, regularizers, solvers
 from ugnn_fast._backend import Backend, backends
 from ugnn_fast._checks import set_checks
-from ugnn_fast.dropping import drop_edges
+from ugnn_fast.dropping import drop_edges, dropout, dropout_linear
 from ugnn_fast.functional import (
     ada_c,
     ada_propagate,
@@ -33,6 +33,8 @@ __all__ = [
     "datasets",
     "denoising_energy",
     "drop_edges",
+    "dropout",
+    "dropout_linear",
     "empty_cache",
     "gat_aggregate",
     "local_smoothness",

@@ -23,8 +23,10 @@ OPS = (
     "denoising_energy",
     "drop_edges",
     "sparse_linear",
+    "dropout",
+    "dropout_linear",
 )
-_TRITON_OPS = ("ada_propagate", "propagate", "neighbor_mean", "neighbor_var", "ada_c", "sparse_linear")
+_TRITON_OPS = tuple(op for op in OPS if op not in ("dropout", "dropout_linear"))
 _DTYPES = {
     "cpu": (torch.float32, torch.float64, torch.bfloat16),
     "triton": (torch.float32, torch.float16, torch.bfloat16),

@@ -142,11 +142,6 @@ def check_seeds(seed: Any) -> Tensor:
     return torch.tensor(signed, dtype=torch.int64, device="cpu")
 
 
-def draw_seeds(R: int) -> Tensor:
-    """int64 [R] on the CPU, from torch's default generator."""
-    return torch.randint(-(2**63), 2**63 - 1, (R,), dtype=torch.int64, device="cpu")
-
-
 def check_sparse(x: Any) -> None:
     """x is a floating sparse CSR tensor that needs no gradient."""
     if not isinstance(x, Tensor):

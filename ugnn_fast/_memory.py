@@ -1,5 +1,6 @@
 """How much memory there is, and an error before a call that cannot get what it needs."""
 
+import os
 from pathlib import Path
 
 import torch
@@ -32,6 +33,12 @@ def free_bytes(device: torch.device) -> int:
     if limit is not None and used is not None:
         free = min(free, max(limit - used, 0))
     return free
+
+
+def total_bytes() -> int:
+    """Memory of the machine, or what a container allows of it."""
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return min(total, _read_number("/sys/fs/cgroup/memory.max") or total)
 
 
 def require(bytes_needed: int, device: torch.device, what: str, hint: str = "") -> None:

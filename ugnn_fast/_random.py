@@ -1,14 +1,43 @@
 """Random numbers without a state: Philox4x32-10, the same words as csrc/include/ugnn/philox.h."""
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
 import torch
 from torch import Tensor
 
 # fourth word of the counter: what the numbers are for (Stream in philox.h)
-DROP_EDGE, ATTENTION, FEATURES = 0, 1, 2
+DROP_EDGE, ATTENTION, FEATURES, VALUES = 0, 1, 2, 3
 
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _WEYL = (0x9E3779B9, 0xBB67AE85)
 _MASK = 0xFFFFFFFF
+
+# of the replicas in training, see replica_generators
+_generators: Sequence[torch.Generator] | None = None
+
+
+@contextmanager
+def replica_generators(generators: Sequence[torch.Generator]) -> Iterator[None]:
+    """Within, seeds for R models side by side are drawn one from each of R generators.
+
+    So model r gets the masks that it would get alone, with torch's default generator in the state of generator r.
+    """
+    global _generators
+    before, _generators = _generators, generators
+    try:
+        yield
+    finally:
+        _generators = before
+
+
+def draw_seeds(R: int) -> Tensor:
+    """int64 [R] on the CPU, from torch's default generator or those of the replicas."""
+    if _generators is None:
+        return torch.randint(-(2**63), 2**63 - 1, (R,), dtype=torch.int64, device="cpu")
+    if len(_generators) != R:
+        raise ValueError(f"{R} models must have as many generators, got {len(_generators)}")
+    return torch.cat([torch.randint(-(2**63), 2**63 - 1, (1,), generator=g) for g in _generators])
 
 
 def philox(

@@ -16,8 +16,8 @@ PIECE = 256  # entries of a piece; a hub has more
 def row_plan(rowptr: Tensor) -> tuple[Tensor, list[int]]:
     """(plan, sizes) for row pointers [N + 1]; sizes = [short rows, short and middle rows, pieces].
 
-    plan, int32: the N rows, short ones first, hubs last | for each of the H hubs the number of its first piece, and at
-    the end the number of pieces [H + 1] | for each piece its hub [pieces].
+    plan, int32: the N rows, short ones first, hubs last | their lengths [N] | for each of the H hubs the number of its
+    first piece, and at the end the number of pieces [H + 1] | for each piece its hub [pieces].
     """
     length = rowptr.diff()
     # classes: every length below 8, then four to an octave; SHORT and PIECE are powers of two, so none has both kinds
@@ -26,7 +26,8 @@ def row_plan(rowptr: Tensor) -> tuple[Tensor, list[int]]:
     classes = (length + rounding - 1) // rounding * rounding
     rows = classes.argsort(stable=True)
     num_short, num_middle = int((length <= SHORT).sum()), int((length <= PIECE).sum())
-    pieces = (length[rows[num_middle:]] + PIECE - 1) // PIECE
+    length = length[rows]
+    pieces = (length[num_middle:] + PIECE - 1) // PIECE
     first = torch.cat([pieces.new_zeros(1), pieces.cumsum(0)])
     hub_of_piece = torch.arange(len(pieces), device=rowptr.device).repeat_interleave(pieces)
-    return torch.cat([rows, first, hub_of_piece]).int(), [num_short, num_middle, len(hub_of_piece)]
+    return torch.cat([rows, length, first, hub_of_piece]).int(), [num_short, num_middle, len(hub_of_piece)]

@@ -16,7 +16,6 @@ import torch
 from ugnn_fast import __version__, _native, datasets, experiments
 from ugnn_fast._backend import backends
 from ugnn_fast.experiments.report import summary
-from ugnn_fast.experiments.settings import TABLE
 
 _SETTINGS = tuple(field.name for field in dataclasses.fields(experiments.Settings))
 
@@ -51,11 +50,21 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"ugnn-fast {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     _add_train(commands)
+    _add_reproduce(commands)
+    _add_search(commands)
     info = commands.add_parser(
         "info", help="versions, backends and data sets found", description="Shows what is there."
     )
     info.add_argument("--root", metavar="DIR", help="folder with further data sets")
     info.set_defaults(run=_info)
+    tune = commands.add_parser(
+        "tune",
+        help="measure the launch table of the Triton kernels on this GPU",
+        description="Measures block sizes and warps of the Triton kernels on the current GPU, some minutes, and writes "
+        "those that beat the shipped ones to $UGNN_LAUNCH_TABLE, or to ugnn_fast/launch_table.json of the folder for "
+        "settings. Sums are then added in another order, so results change in their last digits.",
+    )
+    tune.set_defaults(run=_tune)
     return parser
 
 
@@ -66,15 +75,21 @@ def _add_train(commands) -> None:
         description="Trains a model and writes metrics.json, history.csv, checkpoint.pt, curves.png and, for "
         "ada-ugnn, smoothness.png into a folder. The test accuracy is that of the epoch with the best "
         "validation accuracy.",
-        epilog=f"The defaults of the settings are those of the paper for {', '.join(TABLE)}; for any other "
-        "data set they are those of cora.",
+        epilog="The defaults of the settings are those of the package's table for the model and data set; for a graph "
+        "of one's own they are those of cora.",
     )
     add = parser.add_argument
-    add(
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument(
         "--dataset",
         default="cora",
         metavar="NAME",
         help="NAME.npz of --root, $UGNN_DATA or the package (default: cora)",
+    )
+    source.add_argument(
+        "--graph",
+        metavar="FILE",
+        help="an .npz file of one's own with graph, features, labels and splits (keys: see ugnn_fast.datasets)",
     )
     add("--model", default="ada-ugnn", choices=experiments.MODELS, help="default: ada-ugnn")
     seeds = parser.add_mutually_exclusive_group()
@@ -88,22 +103,34 @@ def _add_train(commands) -> None:
         metavar="DIR",
         help="folder for the results, an earlier report there is replaced (default: runs/DATASET_MODEL)",
     )
+    add(
+        "--resume",
+        action="store_true",
+        help="go on with an interrupted training in --out (training.pt), if there is one",
+    )
     add("--threads", type=int, metavar="N", help="threads to compute with (default: torch's)")
     add("--quiet", action="store_true", help="no progress bar")
     settings = parser.add_argument_group("settings")
     add = settings.add_argument
     add("--epochs", type=int, metavar="N", help="training steps")
+    add(
+        "--patience",
+        type=int,
+        metavar="N",
+        help="stop after N epochs without a better validation accuracy (default: 0, never)",
+    )
     add("--hidden", type=int, metavar="N", help="width of the hidden layer")
     add("--lr", type=float, help="learning rate of Adam")
     add("--weight-decay", type=float, metavar="W", help="weight decay, on all parameters")
-    add("--dropout", type=float, metavar="P", help="dropout before either layer, in [0, 1)")
+    add("--dropout", type=float, metavar="P", help="dropout before the layers, in [0, 1)")
     add("--steps", type=int, metavar="K", help="aggregation steps")
-    add("--s", type=float, help="largest C of ada-ugnn; C of appnp, whose alpha is 1 / (1 + s)")
+    add("--s", type=float, help="largest C of ada-ugnn; for appnp, ppnp and gprgnn alpha is 1 / (1 + s)")
     add(
         "--soft",
         action=argparse.BooleanOptionalAction,
         help="ada-ugnn: L1-normalise scores before the variance",
     )
+    add("--binary", action=argparse.BooleanOptionalAction, help="every stored feature counts as 1")
     parser.set_defaults(run=_train)
 
 
@@ -113,31 +140,143 @@ def _train(args: argparse.Namespace) -> int:
     _at_least(1, threads=args.threads, seeds=args.seeds)
     if args.threads is not None:
         torch.set_num_threads(args.threads)
-    data = datasets.load(args.dataset, args.root, rate=args.rate)
+    if args.graph is None:
+        data = datasets.load(args.dataset, args.root, rate=args.rate)
+    else:
+        data = datasets.load_file(args.graph, args.rate)
     given = {name: value for name in _SETTINGS if (value := getattr(args, name)) is not None}
-    settings = dataclasses.replace(experiments.settings_for(args.dataset), **given)
-    out = Path(args.out or Path("runs") / _run_name(args))
+    settings = dataclasses.replace(experiments.settings_for(data.name, args.model, args.rate), **given)
+    out = Path(args.out or Path("runs") / _run_name(data.name, args.rate, args.model))
     seeds = [args.seed] if args.seeds is None else list(range(args.seeds))
-    results = experiments.train_seeds(
-        data,
-        args.model,
-        settings,
-        seeds,
-        out,
-        split=args.split,
-        rate=args.rate,
-        progress_bar=not args.quiet,
-    )
-    _print_summary(results, out)
-    if len(results) < len(seeds):
-        print(f"ugnn-fast: interrupted after {len(results)} of {len(seeds)} runs", file=sys.stderr)
+    try:
+        results = experiments.train_seeds(
+            data,
+            args.model,
+            settings,
+            seeds,
+            out,
+            split=args.split,
+            rate=args.rate,
+            resume=args.resume,
+            progress_bar=not args.quiet,
+        )
+    except experiments.Interrupted as stopped:
+        if stopped.results:
+            _print_summary(stopped.results, out)
+        done = f"after {len(stopped.results)} of {len(seeds)} runs"
+        print(f"ugnn-fast: interrupted {done}; the same command with --resume goes on", file=sys.stderr)
         return 130
+    _print_summary(results, out)
     return 0
 
 
-def _run_name(args: argparse.Namespace) -> str:
-    rate = f"-{args.rate:02d}" if args.rate else ""
-    return f"{args.dataset}{rate}_{args.model}"
+def _add_reproduce(commands) -> None:
+    parser = commands.add_parser(
+        "reproduce",
+        help="the experiments of the paper",
+        description="Trains what the chosen tables and figures need, appends each batch of runs to results.csv in the "
+        "folder as it finishes, and writes tables (.md), figures (.png) and report.html. Started again, it "
+        "goes on where it was stopped.",
+    )
+    add = parser.add_argument
+    add("what", choices=(*experiments.PARTS, "all"), metavar="WHAT", help=f"{', '.join(experiments.PARTS)} or all")
+    add("--runs", default="30", metavar="N", help="runs per model and data set, or: paper (20 x 20; default: 30)")
+    add("--datasets", nargs="+", metavar="NAME", help="only these (default: all that are found)")
+    add("--models", nargs="+", metavar="NAME", help=f"only these of {', '.join(experiments.PAPER_MODELS)}")
+    add("--out", default="reproduce", metavar="DIR", help="folder for the results (default: reproduce)")
+    add("--quick", action="store_true", help="a few short runs on small graphs: does it work?")
+    add("--settings", metavar="FILE", help="table of settings, as search writes it (default: the package's)")
+    add("--from", dest="source", metavar="FILE", help="train nothing: tables and figures of this results.csv")
+    add("--root", metavar="DIR", help="folder with further data sets")
+    add("--threads", type=int, metavar="N", help="threads to compute with (default: torch's)")
+    add("--quiet", action="store_true", help="no progress bar")
+    parser.set_defaults(run=_reproduce)
+
+
+def _reproduce(args: argparse.Namespace) -> int:
+    _at_least(1, threads=args.threads)
+    if args.threads is not None:
+        torch.set_num_threads(args.threads)
+    if args.runs != "paper" and not (args.runs.isascii() and args.runs.isdigit() and int(args.runs) > 0):
+        raise ValueError(f"--runs must be paper or a number >= 1, got {args.runs}")
+    choice = experiments.Choice(
+        parts=experiments.PARTS if args.what == "all" else (args.what,),
+        datasets=_known("--datasets", args.datasets, experiments.PAPER_DATASETS),
+        models=_known("--models", args.models, experiments.PAPER_MODELS),
+        runs=None if args.runs == "paper" else int(args.runs),
+        quick=args.quick,
+        table=None if args.settings is None else experiments.read_table(args.settings),
+    )
+    tables, absent = experiments.reproduce(
+        choice, args.out, source=args.source, root=args.root, progress_bar=not args.quiet
+    )
+    for table in tables.values():
+        print(table.markdown())
+    if absent:
+        print(f"not found, left out: {', '.join(absent)}")
+    print(f"results in {args.out}")
+    return 0
+
+
+def _add_search(commands) -> None:
+    parser = commands.add_parser(
+        "search",
+        help="settings for a model on a data set",
+        description="Searches the paper's space of settings by validation accuracy (never by test accuracy): "
+        "successive halving, several runs of a setting side by side. The rows found are written into a table "
+        "that reproduce --settings takes, as they are found; started again, it goes on.",
+    )
+    add = parser.add_argument
+    add("--models", nargs="+", required=True, metavar="NAME", help=f"among {', '.join(experiments.MODELS)}")
+    add("--datasets", nargs="+", required=True, metavar="NAME", help="NAME.npz of --root, $UGNN_DATA or the package")
+    add("--rates", nargs="+", type=int, default=[0], metavar="RATE", help="attacks in percent, for mettack_*")
+    add("--budget", type=float, default=10.0, metavar="MINUTES", help="time for all of it (default: 10)")
+    add("--runs", type=int, default=5, metavar="N", help="runs of each setting (default: 5)")
+    add("--epochs", type=int, metavar="N", help="epochs of the last round (default: 400)")
+    add("--over", nargs="+", metavar="NAME", help="search these settings only, in one stage")
+    add("--out", default="settings.csv", metavar="FILE", help="the table; NAME_trials.csv beside it holds all trials")
+    add("--root", metavar="DIR", help="folder with further data sets")
+    add("--threads", type=int, metavar="N", help="threads to compute with (default: torch's)")
+    add("--quiet", action="store_true", help="no progress bar")
+    parser.set_defaults(run=_search)
+
+
+def _search(args: argparse.Namespace) -> int:
+    _at_least(1, threads=args.threads, runs=args.runs)
+    if not args.budget > 0:
+        raise ValueError(f"--budget must be > 0, got {args.budget}")
+    if args.threads is not None:
+        torch.set_num_threads(args.threads)
+    _known("--models", args.models, experiments.MODELS)
+    found = experiments.search_all(
+        [(name, rate) for name in args.datasets for rate in args.rates],
+        args.models,
+        args.out,
+        minutes=args.budget,
+        runs=args.runs,
+        epochs=args.epochs,
+        over=args.over,
+        root=args.root,
+        progress_bar=not args.quiet,
+    )
+    for (model, dataset, rate), best in found.items():
+        attacked = f" {rate} %" if rate else ""
+        print(f"{model} on {dataset}{attacked}: validation {best.val:.2f} %, {best.settings.text()}")
+    if not found:
+        print("nothing to search: the table has all of these rows from a search")
+    print(f"settings in {args.out}")
+    return 0
+
+
+def _known(option: str, given: Sequence[str] | None, known: Sequence[str]) -> Sequence[str] | None:
+    for name in given or ():
+        if name not in known:
+            raise ValueError(f"{option} must be among {', '.join(known)}, got {name}")
+    return given
+
+
+def _run_name(dataset: str, rate: int, model: str) -> str:
+    return f"{dataset}{f'-{rate:02d}' if rate else ''}_{model}"
 
 
 def _print_summary(results: list[experiments.TrainResult], out: Path) -> None:
@@ -167,6 +306,14 @@ def _info(args: argparse.Namespace) -> int:
         note = f"{len(backend.ops)} operators: {', '.join(backend.ops)}" if backend.runs else backend.reason
         print(f"{backend.name:<11}{'yes' if backend.runs else 'no':<6}{note}")
     print(f"\ndata sets  {', '.join(found)}")
+    return 0
+
+
+def _tune(args: argparse.Namespace) -> int:
+    from ugnn_fast.kernels.tune import tune
+
+    device, entries, path = tune(lambda line: print(line, file=sys.stderr, flush=True))
+    print(f"{entries} entries for {device} in {path}; others as shipped")
     return 0
 
 

@@ -29,7 +29,7 @@ import torch
 
 from ugnn_fast.graph import Graph
 
-__all__ = ["Dataset", "load", "load_file", "names", "row_normalize"]
+__all__ = ["Dataset", "binary", "load", "load_file", "names", "row_normalize"]
 
 _SHIPPED = Path(__file__).parent / "data"
 _ENV = "UGNN_DATA"
@@ -117,6 +117,11 @@ def row_normalize(x: torch.Tensor) -> torch.Tensor:
     total = torch.segment_reduce(value.abs(), "sum", lengths=lengths, initial=0)  # [N]
     total = torch.where(total > 0, total, 1)
     return _sparse_csr(crow, col, value / total.repeat_interleave(lengths), x.shape)
+
+
+def binary(x: torch.Tensor) -> torch.Tensor:
+    """x with 1 for every stored value but 0."""
+    return _sparse_csr(x.crow_indices(), x.col_indices(), (x.values() != 0).to(x.dtype), x.shape)
 
 
 def _sparse_csr(crow, col, value, shape) -> torch.Tensor:

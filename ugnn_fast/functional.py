@@ -31,11 +31,11 @@ from ugnn_fast._checks import (
     check_sparse,
     check_steps,
     check_weight,
-    draw_seeds,
     node_shapes,
     shape,
     value_checks,
 )
+from ugnn_fast._random import draw_seeds
 from ugnn_fast._sparse import sparse_features
 from ugnn_fast.graph import Graph
 
@@ -375,10 +375,12 @@ def _not_negative(values: Tensor) -> Tensor:
 def _check_values(
     x: Tensor, c: Tensor | float, name: str, good: Callable = _not_negative, expected: str = "finite and >= 0"
 ) -> None:
-    if isinstance(c, Tensor) and value_checks(x):
+    """good: true from some value on, for numbers and tensors."""
+    if isinstance(c, Tensor) and value_checks(x) and c.numel():
         c = c.detach()
-        bad = ~(good(c) & c.isfinite())
-        if bad.any():
+        low, high = (value.item() for value in c.aminmax())  # NaN if there is one
+        if not (good(low) and math.isfinite(low) and math.isfinite(high)):
+            bad = ~(good(c) & c.isfinite())
             at = int(bad.nonzero()[0, 0])
             raise ValueError(f"{name} must be {expected} everywhere, got {c[bad][0].item()} at node {at}")
 

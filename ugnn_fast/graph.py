@@ -208,11 +208,14 @@ class Graph:
         return cls._from_tensors(tensors, bool(self_loops), int(np.diff(rowptr).max(initial=0)))
 
     @classmethod
-    def _from_tensors(cls, tensors, self_loops: bool, longest_row: int, drop: float = 0.0, drop_seed: int = 0) -> Graph:
+    def _from_tensors(
+        cls, tensors, self_loops: bool, longest_row: int, drop: float = 0.0, drop_seed: int = 0, plan=None
+    ) -> Graph:
         rowptr, col = tensors[:2]
         sizes = len(rowptr) - 1, len(col), rowptr.device
         # kernels on a device need the plan, and making it waits for the device: not in the first call
-        plan = None if rowptr.device.type in ("cpu", "meta") else row_plan(rowptr)
+        if plan is None and rowptr.device.type not in ("cpu", "meta"):
+            plan = row_plan(rowptr)
         values = (*tensors, self_loops, longest_row, drop, drop_seed, *sizes, None, None, plan, {})
         graph = object.__new__(cls)
         for name, value in zip(cls.__slots__, values, strict=False):
@@ -246,7 +249,7 @@ class Graph:
         """The view that ugnn_fast.drop_edges returns, with the degrees that are left."""
         # no near form: the rows of what is kept have other lengths
         tensors = [self.rowptr, self.col, self.weight, degree, self.hubs, self.hubs[:0], self.rowptr[:0], self.col[:0]]
-        return Graph._from_tensors([*tensors, None], self.self_loops, self._longest_row, drop, seed)
+        return Graph._from_tensors([*tensors, None], self.self_loops, self._longest_row, drop, seed, self._plan)
 
     @property
     def edge_index(self) -> torch.Tensor:

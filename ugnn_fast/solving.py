@@ -69,7 +69,7 @@ def solve(
         if edge_value is not None:
             raise ValueError("c and edge_value both give W: pass one of them")
         c = _node_weights(g, x, c, low=-math.inf)
-        _check_values(x, c, "c", torch.isfinite, "finite")
+        _check_values(x, c, "c", lambda values: values > -math.inf, "finite")
     if edge_value is not None:
         check_edge_value(g, x, edge_value)
         _check_symmetric(g, x, edge_value)
@@ -120,8 +120,9 @@ def ada_solve(
         with torch.autocast(x.device.type, enabled=False):
             c = c.to(acc_dtype(x))
             mean = neighbor_mean(g, c if c.dim() == 2 else c.unsqueeze(1), backend=backend).reshape(c.shape)
-            connected = (g.degree > 0).reshape(-1, *(1,) * (c.dim() - 1))
-            diag = 1 + torch.where(connected, c + mean, 0) / 2
+            diag = 1 + (c + mean) / 2
+            if not g.self_loops:
+                diag = torch.where((g.degree > 0).reshape(-1, *(1,) * (c.dim() - 1)), diag, 1)
     return solve(g, x, diag, c=c / 2, tol=tol, max_iter=max_iter, return_info=return_info, backend=backend)
 
 

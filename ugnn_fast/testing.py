@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ugnn_fast._backend import _interpreting, backends
 from ugnn_fast.graph import Graph
 
 # product() multiplies by a dense matrix up to this N
@@ -25,11 +26,20 @@ _DENSE = 512
 HUB_TOLERANCE = {"factor": 8.0, "units": 64.0}
 # one, two, a few columns; whole vectors, and what is left over beside one or several of them
 WIDTHS = (1, 2, 3, 7, 8, 9, 16, 33, 40, 64, 130)
+# for Triton, whose columns go by powers of two: whole blocks, parts of one, several
+TRITON_WIDTHS = (1, 3, 8, 16, 33, 40, 64, 130)
+# operators of Triton whose tests are those of others: no cases of their own
+_WITHOUT_CASES = ("neighbor_mean", "local_smoothness", "drop_edges")
+# whether Triton gets the whole product of graph, width, dtype, operator and mode, not a pairwise cover; see Makefile
+whole_product = False
 
 
 @functools.cache
 def sample_graphs() -> dict[str, Graph]:
-    """Named graphs: the shapes that break kernels, small enough for a dense float64 matrix, and one hub."""
+    """Named graphs: the shapes that break kernels, small enough for a dense float64 matrix, and one hub.
+
+    Those called small_* stand for larger ones in Triton's interpreter.
+    """
     rng = np.random.default_rng(0)
     make = functools.partial(Graph.from_edge_index, symmetrize=True)
 
@@ -47,8 +57,12 @@ def sample_graphs() -> dict[str, Graph]:
     nodes = np.arange(20)
     few = pairs(30, 60)
     part = pairs(12, 30)
-    hub = np.concatenate([np.stack([np.zeros(20000, np.int64), np.arange(1, 20001)]), pairs(20001, 4000)], axis=1)
-    return {
+
+    def spokes(N: int, M: int) -> np.ndarray:
+        return np.concatenate([np.stack([np.zeros(N, np.int64), np.arange(1, N + 1)]), pairs(N + 1, M)], axis=1)
+
+    hub = spokes(20000, 4000)
+    graphs = {
         "empty": make([[], []], 0),
         "one_node": make([[], []], 1),
         "isolated": make([[1, 4], [4, 7]], 9),
@@ -63,6 +77,11 @@ def sample_graphs() -> dict[str, Graph]:
         "no_edges": make([[], []], 5, self_loops=False),
         "hub": make(hub),
         "weighted_hub": make(hub, edge_weight=rng.uniform(0.1, 3, hub.shape[1])),
+    }
+    small = spokes(300, 30)
+    return graphs | {
+        "small_power_law": make(power_law(64)),
+        "small_hub": make(small, edge_weight=rng.uniform(0.1, 3, small.shape[1]), self_loops=False),
     }
 
 
@@ -92,9 +111,12 @@ def strided(x: Tensor) -> Tensor:
 
 
 def pairwise(
-    axes: dict[str, Sequence[Any]], valid: Callable[..., bool] = lambda **case: True, seed: int = 0
+    axes: dict[str, Sequence[Any]],
+    valid: Callable[..., bool] = lambda **case: True,
+    seed: int = 0,
+    asked: Callable[..., bool] = lambda **pair: True,
 ) -> list[dict[str, Any]]:
-    """Cases in which every two values of different axes meet at least once, if a valid case can have both."""
+    """Cases in which every two values of different axes that are asked for meet, if a valid case can have both."""
     rng = random.Random(seed)
     values = {name: list(axis) for name, axis in axes.items()}
     missing = {
@@ -102,6 +124,7 @@ def pairwise(
         for a, b in itertools.combinations(values, 2)
         for k in range(len(values[a]))
         for m in range(len(values[b]))
+        if asked(**{a: values[a][k], b: values[b][m]})
     }
     cases = []
     while missing:
@@ -121,27 +144,75 @@ def pairwise(
     return cases
 
 
-def operator_cases(valid: Callable[..., bool] = lambda **case: True, **axes: Sequence[Any]) -> list[dict[str, Any]]:
-    """pairwise() over sample graphs, widths, dtypes, replicas, layouts and the given axes, for each backend.
+def product_of(
+    axes: dict[str, Sequence[Any]], drawn: dict[str, Sequence[Any]], valid: Callable[..., bool], seed: int = 0
+) -> list[dict[str, Any]]:
+    """Every combination of the axes that can be valid, each with one random value of every drawn axis."""
+    rng = random.Random(seed)
+    cases = []
+    for values in itertools.product(*axes.values()):
+        for _ in range(100):
+            case = dict(zip(axes, values, strict=True)) | {name: rng.choice(axis) for name, axis in drawn.items()}
+            if valid(**case):
+                cases.append(case)
+                break
+    return cases
+
+
+def operator_cases(
+    op: str, valid: Callable[..., bool] = lambda **case: True, modes: Sequence[str] = (), **axes: Sequence[Any]
+) -> list[dict[str, Any]]:
+    """backend_cases() over sample graphs, widths, dtypes, replicas, layouts and the given axes.
 
     The reference has no code that depends on widths or hubs, and gets few of them. Hubs stay narrow.
     """
 
     def small_enough(graph: str, D: int, R: int | None, **case: Any) -> bool:
-        return ("hub" not in graph or (D <= 40 and R is None)) and valid(graph=graph, D=D, R=R, **case)
+        narrow = D * (R or 1) <= 40 if graph.startswith("small") else D <= 40 and R is None
+        return ("hub" not in graph or narrow) and valid(graph=graph, D=D, R=R, **case)
 
-    graphs = list(sample_graphs())
-    without_hubs = [name for name in graphs if "hub" not in name]
-    shared: dict[str, Sequence[Any]] = {
-        "dtype": (torch.float32, torch.float64, torch.bfloat16),
-        "R": (None, 1, 3),
-        "layout": (torch.Tensor.contiguous, strided),
-        **axes,
+    graphs = sample_graphs()
+    large = [name for name in graphs if not name.startswith("small")]
+    sizes: dict[str, dict[str, Sequence[Any]]] = {
+        "cpu": {"graph": large, "D": WIDTHS},
+        "reference": {"graph": [name for name in large if "hub" not in name], "D": (1, 7)},
+        "triton": {
+            "graph": [name for name, g in graphs.items() if g.num_nodes <= 64 or name.startswith("small")],
+            "D": TRITON_WIDTHS,
+        },
     }
-    return [
-        *pairwise({"backend": ["cpu"], "graph": graphs, "D": WIDTHS, **shared}, small_enough),
-        *pairwise({"backend": ["reference"], "graph": without_hubs, "D": (1, 7), **shared}, small_enough),
-    ]
+    shared = {"R": (None, 1, 3), "layout": (torch.Tensor.contiguous, strided), **axes}
+    return backend_cases(op, {name: own | shared for name, own in sizes.items()}, small_enough, modes)
+
+
+def backend_cases(
+    op: str, axes: dict[str, dict[str, Sequence[Any]]], valid: Callable[..., bool], modes: Sequence[str] = ()
+) -> list[dict[str, Any]]:
+    """pairwise() over the dtypes of a backend and its `axes`, first the graph and the width, for each backend.
+
+    In a process with Triton's interpreter the cases are those of backend triton, none if it lacks the operator. There
+    graphs and widths meet in the cases of all its operators together; with whole_product graph, width, dtype and the
+    axes called `modes` are multiplied, and others drawn.
+    """
+    if not _interpreting():
+        dtypes = (torch.float32, torch.float64, torch.bfloat16)
+        each = ({"backend": [name], **axes[name], "dtype": dtypes} for name in ("cpu", "reference"))
+        return [case for own in each for case in pairwise(own, valid)]
+    ops = [name for name in backends()["triton"].ops if name not in _WITHOUT_CASES]
+    if op not in ops:
+        return []
+    own = {"backend": ["triton"], **axes["triton"], "dtype": (torch.float32, torch.float16, torch.bfloat16)}
+    _, graph, D, *_ = own
+    if whole_product:
+        multiplied = {name: own[name] for name in ("backend", graph, D, "dtype", *modes)}
+        return product_of(multiplied, {name: axis for name, axis in own.items() if name not in multiplied}, valid)
+
+    def asked(**pair: Any) -> bool:
+        if set(pair) != {graph, D}:
+            return True
+        return (own[graph].index(pair[graph]) + own[D].index(pair[D])) % len(ops) == ops.index(op)
+
+    return pairwise(own, valid, asked=asked)
 
 
 def case_id(case: dict[str, Any]) -> str:

@@ -17,7 +17,7 @@ class Structure:
     """CSR pattern of Ã, degrees, and scratch tensors that no two calls need at once.
 
     row, col int32 [E]; degree, rho, ones [N]; norm [E] = rho_i rho_j; A: Ã; mean: m = mean @ C, mean_t its
-    transpose. Matrices are float32 with int32 indices, the form that MKL takes without a conversion.
+    transpose. Matrices are float32 with int32 indices, the form that MKL and cuSPARSE take without a conversion.
     """
 
     def __init__(self, g: Graph) -> None:
@@ -29,10 +29,10 @@ class Structure:
         self.degree = g.degree
         self.rho = g.degree.rsqrt()
         self.norm = self.rho[self.row] * self.rho[self.col]
-        self.A = self.matrix(torch.ones(g.num_edges))
+        self.A = self.matrix(torch.ones(g.num_edges, device=g.device))
         self.mean = self.matrix(1 / self.degree[self.row])
         self.mean_t = self.matrix(1 / self.degree[self.col])
-        self.ones = torch.ones(self.N)
+        self.ones = torch.ones(self.N, device=g.device)
         self._scratch: dict[str, Tensor] = {}
 
     def matrix(self, values: Tensor) -> Tensor:
@@ -46,7 +46,7 @@ class Structure:
         """
         found = self._scratch.get(name)
         if found is None or found.shape != shape:
-            found = self._scratch[name] = torch.empty(shape)
+            found = self._scratch[name] = self.ones.new_empty(shape)
         return found
 
     def scale(self, c: Tensor) -> Tensor:

@@ -30,7 +30,7 @@ class TorchCsr(torch.autograd.Function):
         w.add_(c.index_select(0, s.col)).mul_(s.norm).mul_(b.index_select(0, s.row))
         M = s.matrix(w)
         base = torch.mul(x, (2 * b)[:, None], out=s.scratch("base", *x.shape))
-        states = torch.empty(steps - 1, *x.shape) if keep else None  # H_1 .. H_{K-1}
+        states = x.new_empty(steps - 1, *x.shape) if keep else None  # H_1 .. H_{K-1}
         h = x
         for k in range(steps):
             if k == steps - 1:

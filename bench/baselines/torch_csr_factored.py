@@ -36,7 +36,7 @@ class TorchCsrFactored(torch.autograd.Function):
         C, scale_c, scale = _factors(st, b, c, size[1])
         base = torch.mul(x, (2 * b * st.rho)[:, None], out=st.scratch("base", *size))
         cu, p = st.scratch("c_table", *size), st.scratch("p", *size)
-        all_u, all_s = (torch.empty(steps, *size), torch.empty(steps, *size)) if keep else (None, None)
+        all_u, all_s = (x.new_empty(steps, *size), x.new_empty(steps, *size)) if keep else (None, None)
         u = st.scratch("table", *size) if all_u is None else all_u[0]
         torch.mul(x, st.rho[:, None], out=u)
         for k in range(steps):

@@ -24,6 +24,8 @@ const KernelTable table = {UGNN_NAME(UGNN_ISA),
                            solve_any,
                            sparse_linear_any,
                            sparse_dense_any,
+                           dropout_any,
+                           dropout_linear_any,
                            padded_width_any};
 
 }  // namespace UGNN_ISA

@@ -153,7 +153,7 @@ def test_gcn_drops_hidden_features_before_they_are_aggregated(name, monkeypatch)
     g = sample_graphs()["power_law"]
     net, x = model(name, dropout=0.5), features(g.num_nodes)
     with monkeypatch.context() as patch:
-        patch.setattr("ugnn_fast.nn.gcn.drop", drop)
+        patch.setattr("ugnn_fast.nn.gcn.dropout", drop)
         logits = net(x, g)
     assert len(masks) == net.layers - 1
     S, h = normalized(g), x

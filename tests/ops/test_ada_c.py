@@ -15,6 +15,7 @@ from ugnn_fast.testing import (
     sample_graphs,
 )
 
+pytestmark = pytest.mark.needs("ada_c")
 GRAPHS = sample_graphs()
 
 
@@ -41,7 +42,9 @@ def valid(R, weight, bias, **_):
 
 
 CASES = operator_cases(
+    "ada_c",
     valid,
+    modes=("stat", "weight"),
     weight=("shared", "replica"),
     bias=("none", "number", "scalar", "one", "replica"),
     stat=("mean", "var"),
@@ -102,6 +105,7 @@ def test_s_zero(backend):
     assert x.grad.eq(0).all() and weight.grad.eq(0).all()
 
 
+@pytest.mark.float64
 @pytest.mark.parametrize("stat", ("mean", "var"))
 @pytest.mark.parametrize("D", (1, 3, 9))
 def test_gradcheck(stat, D, backend):

@@ -8,8 +8,14 @@ import torch
 import ugnn_fast as uf
 from ugnn_fast.testing import case_id, degrees, entries, operator_cases, product, sample_graphs
 
+pytestmark = pytest.mark.needs("ada_solve")
 GRAPHS = sample_graphs()
-TOLERANCE = {torch.float64: (1e-13, 1e-10), torch.float32: (1e-6, 3e-5), torch.bfloat16: (1e-6, 2e-2)}
+TOLERANCE = {
+    torch.float64: (1e-13, 1e-10),
+    torch.float32: (1e-6, 3e-5),
+    torch.bfloat16: (1e-6, 2e-2),
+    torch.float16: (1e-6, 3e-3),
+}
 
 
 def parts(g, c):
@@ -33,10 +39,10 @@ def statement(g, x, c):
 
 
 def valid(graph, R, c, **_):
-    return "hub" not in graph and (c != "replica" or R is not None)
+    return GRAPHS[graph].num_nodes <= 512 and (c != "replica" or R is not None)
 
 
-CASES = operator_cases(valid, c=("number", "scalar", "node", "replica"))
+CASES = operator_cases("ada_solve", valid, modes=("c",), c=("number", "scalar", "node", "replica"))
 
 
 @pytest.mark.parametrize("case", CASES, ids=case_id)
@@ -67,6 +73,7 @@ def test_statement(case, use_backend):
         assert (a.double() - b).norm() <= limit * (b.norm() + (name == "c")), name
 
 
+@pytest.mark.float64
 @pytest.mark.parametrize("graph", ("one_node", "isolated", "star", "weighted_no_self_loops", "no_edges"))
 def test_gradcheck(graph, backend):
     g = GRAPHS[graph]
@@ -78,6 +85,7 @@ def test_gradcheck(graph, backend):
         assert torch.autograd.gradcheck(lambda x, c: uf.ada_solve(g, x, c, tol=1e-15, backend=backend), (x, c))
 
 
+@pytest.mark.float64
 @pytest.mark.parametrize("c", (2.5, "node"))
 def test_is_the_limit_of_the_steps(c, backend):
     g = GRAPHS["weighted_no_self_loops"]
@@ -88,6 +96,7 @@ def test_is_the_limit_of_the_steps(c, backend):
     torch.testing.assert_close(f, uf.ada_propagate(g, x, c, 500))
 
 
+@pytest.mark.float64
 def test_is_the_minimum_of_the_energy(backend):
     g = GRAPHS["weighted"]
     torch.manual_seed(0)
@@ -100,6 +109,7 @@ def test_is_the_minimum_of_the_energy(backend):
         assert uf.denoising_energy(g, f + scale * torch.randn_like(f), x, c) > energy
 
 
+@pytest.mark.float64
 def test_one_number_is_ppnp(backend):
     g, alpha = GRAPHS["star"], 0.2
     x = torch.randn(g.num_nodes, 3, dtype=torch.float64)

@@ -14,6 +14,7 @@ from ugnn_fast.testing import (
     sample_graphs,
 )
 
+pytestmark = pytest.mark.needs("denoising_energy")
 GRAPHS = sample_graphs()
 
 
@@ -35,7 +36,9 @@ def valid(R, c, **_):
     return c != "replica" or R is not None
 
 
-CASES = operator_cases(valid, c=("number", "scalar", "node", "replica"), wrt=("", "x", "s", "c", "xsc"))
+CASES = operator_cases(
+    "denoising_energy", valid, c=("number", "scalar", "node", "replica"), wrt=("", "x", "s", "c", "xsc")
+)
 
 
 @pytest.mark.parametrize("case", CASES, ids=case_id)
@@ -70,6 +73,7 @@ def test_shape_and_type(backend):
     assert energy.shape == () and energy.dtype == torch.float32
 
 
+@pytest.mark.float64
 @pytest.mark.parametrize("D", (1, 3, 9))
 def test_gradcheck(D, backend):
     g = GRAPHS["weighted_no_self_loops"]
@@ -93,6 +97,7 @@ def test_nothing_to_sum(shape, backend):
     assert f.grad.shape == shape
 
 
+@pytest.mark.float64
 def test_double_backward(backend):
     g = GRAPHS["weighted"]
     torch.manual_seed(0)

@@ -23,38 +23,51 @@ def rebuilt(g, seed):
 
 
 def operators(g, x, c, backend):
-    """Results of all operators, and the gradients of x and c through them."""
+    """Results of all operators that the backend has, and the gradients of x and c through them."""
     N, D = x.shape
     heads, scores = x.reshape(N, 1, D).tile(1, 2, 1), x.new_ones(N, 2) * c.unsqueeze(1)
-    labels = torch.arange(N) % 3
-    results = [
-        uf.ada_propagate(g, x, c, 3, backend=backend),
-        uf.ada_propagate(g, x, 0.7, 3, backend=backend),
-        uf.propagate(g, x, 2, agg=0.9, skip=0.1, backend=backend),
-        uf.propagate(g, x, 2, keep=0.3, c=c, norm="row", backend=backend),
-        uf.neighbor_mean(g, x, backend=backend),
-        uf.neighbor_var(g, x, backend=backend),
-        uf.ada_c(g, x, x.new_ones(D), 2.0, backend=backend),
-        uf.gat_aggregate(g, heads, scores, 0.5 * scores, dropout=0.3, seed=5, backend=backend),
-        uf.denoising_energy(g, x, 2 * x, c, backend=backend),
-        uf.ada_solve(g, x, c, tol=1e-10, backend=backend),
-    ]
+    tol = 1e-10 if x.dtype == torch.float64 else 1e-6
+    has = uf.backends()[backend].ops
+    calls = {
+        "ada_propagate": [
+            lambda: uf.ada_propagate(g, x, c, 3, backend=backend),
+            lambda: uf.ada_propagate(g, x, 0.7, 3, backend=backend),
+        ],
+        "propagate": [
+            lambda: uf.propagate(g, x, 2, agg=0.9, skip=0.1, backend=backend),
+            lambda: uf.propagate(g, x, 2, keep=0.3, c=c, norm="row", backend=backend),
+        ],
+        "neighbor_mean": [lambda: uf.neighbor_mean(g, x, backend=backend)],
+        "neighbor_var": [lambda: uf.neighbor_var(g, x, backend=backend)],
+        "ada_c": [lambda: uf.ada_c(g, x, x.new_ones(D), 2.0, backend=backend)],
+        "gat_aggregate": [
+            lambda: uf.gat_aggregate(g, heads, scores, 0.5 * scores, dropout=0.3, seed=5, backend=backend)
+        ],
+        "denoising_energy": [lambda: uf.denoising_energy(g, x, 2 * x, c, backend=backend)],
+        "ada_solve": [lambda: uf.ada_solve(g, x, c, tol=tol, backend=backend)],
+    }
+    results = [call() for op, of_op in calls.items() if op in has for call in of_op]
     loss = sum(result.square().sum() for result in results)
     gradients = torch.autograd.grad(loss, (x, c)) if N and D else ()
-    return [*results, uf.local_smoothness(g, labels, backend=backend), *gradients]
+    if "local_smoothness" in has:
+        results.append(uf.local_smoothness(g, torch.arange(N) % 3, backend=backend))
+    return [*results, *gradients]
 
 
+@pytest.mark.needs("drop_edges")
 @pytest.mark.parametrize("name", GRAPHS)
 def test_operators_see_the_kept_edges_only(backend, name):
-    g = GRAPHS[name]
+    triton = backend == "triton"
+    g = GRAPHS["small_hub" if triton and "hub" in name else name]
     seed = 2**63 + 11
     view, expected = uf.drop_edges(g, Q, seed=seed, backend=backend), rebuilt(g, seed)
     torch.testing.assert_close(view.degree, expected.degree, rtol=1e-6, atol=0)
     torch.manual_seed(0)
-    x = torch.randn(g.num_nodes, 5, dtype=torch.float64, requires_grad=True)
-    c = torch.rand(g.num_nodes, dtype=torch.float64, requires_grad=True)
+    dtype, tolerance = (torch.float32, 1e-4) if triton else (torch.float64, 1e-7)
+    x = torch.randn(g.num_nodes, 5, dtype=dtype, requires_grad=True)
+    c = torch.rand(g.num_nodes, dtype=dtype, requires_grad=True)
     for found, right in zip(operators(view, x, c, backend), operators(expected, x, c, backend), strict=True):
-        torch.testing.assert_close(found, right, rtol=1e-7, atol=1e-7, equal_nan=True)
+        torch.testing.assert_close(found, right, rtol=tolerance, atol=tolerance, equal_nan=True)
 
 
 @pytest.mark.parametrize("isa_dtype", [torch.float32, torch.bfloat16])
@@ -112,6 +125,7 @@ def test_the_view_is_a_graph():
         assert torch.equal(uf.propagate(other, x, 2), uf.propagate(view, x, 2))
 
 
+@pytest.mark.needs("propagate")
 def test_nan_does_not_pass_a_dropped_edge(backend):
     g = uf.Graph.from_edge_index([[0, 1], [1, 0]], 2)
     seed = next(s for s in range(100) if uf.drop_edges(g, 0.5, seed=s).degree.sum() == 2)

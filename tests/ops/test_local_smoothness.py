@@ -8,6 +8,7 @@ import torch
 import ugnn_fast as uf
 from ugnn_fast.testing import sample_graphs
 
+pytestmark = pytest.mark.needs("local_smoothness")
 GRAPHS = sample_graphs()
 
 

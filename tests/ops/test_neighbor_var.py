@@ -16,6 +16,7 @@ from ugnn_fast.testing import (
     sample_graphs,
 )
 
+pytestmark = pytest.mark.needs("neighbor_mean", "neighbor_var")
 GRAPHS = sample_graphs()
 
 
@@ -35,7 +36,7 @@ def variance_of(g, x):
     return total / torch.where(d > 0, d, 1)[:, None]
 
 
-CASES = operator_cases(stat=("mean", "var"))
+CASES = operator_cases("neighbor_var", modes=("stat",), stat=("mean", "var"))
 
 
 @pytest.mark.parametrize("case", CASES, ids=case_id)
@@ -56,6 +57,7 @@ def test_statement(case, use_backend):
     check_operator(lambda x: function(g, layout(x), backend=backend), statement, {"x": x}, wrt=["x"], **tolerance)
 
 
+@pytest.mark.float64
 @pytest.mark.parametrize("D", (1, 3, 9))
 @pytest.mark.parametrize("function", (uf.neighbor_mean, uf.neighbor_var), ids=("mean", "var"))
 def test_gradcheck(function, D, backend):

@@ -11,9 +11,9 @@ import ugnn_fast as uf
 from ugnn_fast import _sparse, ops
 from ugnn_fast._random import FEATURES, philox
 from ugnn_fast._sparse import sparse_features
-from ugnn_fast.testing import WIDTHS, case_id, check_operator, pairwise, strided
+from ugnn_fast.testing import TRITON_WIDTHS, WIDTHS, backend_cases, case_id, check_operator, strided
 
-pytestmark = pytest.mark.filterwarnings("ignore:Sparse")
+pytestmark = [pytest.mark.filterwarnings("ignore:Sparse"), pytest.mark.needs("sparse_linear")]
 
 
 def csr(dense):
@@ -47,6 +47,9 @@ MATRICES = {
     "full": random_dense(30, 20, 1.0),
     "long_rows": with_long_rows(),
     "long_columns": with_long_rows().t(),
+    # for Triton's interpreter
+    "small_long_rows": with_long_rows()[5:12, :350],
+    "small_long_columns": with_long_rows()[5:12, :350].t(),
 }
 
 
@@ -61,23 +64,21 @@ def seeds_of(R):
     return 5 if R is None else list(range(5, 5 + R))
 
 
-CASES = [
-    *pairwise(
-        {
-            "backend": ["cpu"], "matrix": list(MATRICES), "D": WIDTHS, "R": (None, 1, 3), "dropout": (0.0, 0.4),
-            "dtype": (torch.float32, torch.float64, torch.bfloat16), "layout": (torch.Tensor.contiguous, strided),
-            "bias": (True, False),
+SHARED = {
+    "R": (None, 1, 3), "dropout": (0.0, 0.4), "layout": (torch.Tensor.contiguous, strided), "bias": (True, False)
+}  # fmt: skip
+CASES = backend_cases(
+    "sparse_linear",
+    {
+        "cpu": {"matrix": [name for name in MATRICES if "small" not in name], "D": WIDTHS, **SHARED},
+        "reference": {"matrix": [name for name in MATRICES if "long" not in name], "D": (1, 7), **SHARED},
+        "triton": {
+            "matrix": [name for name in MATRICES if "long" not in name or "small" in name], "D": TRITON_WIDTHS, **SHARED
         },
-        lambda matrix, D, **_: "long" not in matrix or D <= 33,
-    ),
-    *pairwise(
-        {
-            "backend": ["reference"], "matrix": [name for name in MATRICES if "long" not in name], "D": (1, 7),
-            "R": (None, 1, 3), "dropout": (0.0, 0.4), "dtype": (torch.float32, torch.float64, torch.bfloat16),
-            "layout": (torch.Tensor.contiguous, strided), "bias": (True, False),
-        }
-    ),
-]  # fmt: skip
+    },
+    lambda matrix, D, **_: "long" not in matrix or D <= 33,
+    modes=("dropout", "bias"),
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("case", CASES, ids=case_id)
@@ -109,6 +110,7 @@ def test_statement(case, use_backend):
     check_operator(operator, statement, inputs, wrt=list(inputs), dtype=case["dtype"], **tolerance)
 
 
+@pytest.mark.float64
 @pytest.mark.parametrize("R", (None, 2))
 @pytest.mark.parametrize("D", (1, 3, 9))
 def test_gradcheck(D, R, backend):
@@ -138,9 +140,9 @@ def mask_by(backend, x, dropout, seed):
 @pytest.mark.parametrize("seed", (0, 1, 2**31 + 5, 2**63 + 11, 2**64 - 1, -3))
 @pytest.mark.parametrize("dropout", (1e-9, 0.2, 0.5, 0.99, 1 - 2**-32))
 def test_the_mask_is_that_of_the_definition(seed, dropout, backend):
-    x = csr(torch.ones(9, 21, dtype=torch.float64))
+    x = csr(torch.ones(9, 21))
     forward, backward = mask_by(backend, x, dropout, seed)
-    expected = mask_of(x.to_dense(), dropout, seed % 2**64)
+    expected = mask_of(x.to_dense(), dropout, seed % 2**64).float()
     torch.testing.assert_close(forward, expected)
     torch.testing.assert_close(backward, expected)
 
@@ -152,6 +154,7 @@ def test_the_mask_belongs_to_places_not_to_entries(cpu):
     assert torch.equal(one * part, other)
 
 
+@pytest.mark.float64
 def test_the_mean_over_seeds_is_the_product_without_dropout(backend):
     x, weight = csr(MATRICES["some"].double()), torch.randn(40, 3, dtype=torch.float64)
     runs = torch.stack([uf.sparse_linear(x, weight, dropout=0.4, seed=s, backend=backend) for s in range(800)])

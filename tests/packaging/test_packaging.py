@@ -128,7 +128,8 @@ def test_sdist_has_what_a_build_needs(sdist):
 def test_wheel_has_the_whole_package_and_nothing_else(site):
     files = files_of(site)
     assert modules_on_disk() <= files, modules_on_disk() - files
-    assert {"ugnn_fast/py.typed", "ugnn_fast/data/cora.npz", "ugnn_fast/data/citeseer.npz"} <= files
+    data_files = ("py.typed", "data/cora.npz", "data/citeseer.npz", "kernels/launch_table.json")
+    assert {f"ugnn_fast/{name}" for name in data_files} <= files
     libraries = [name for name in files if name.endswith(".so")]
     assert len(libraries) == 1 and libraries[0].startswith("ugnn_fast/_C.") and "stale" not in libraries[0]
     tops = {name.partition("/")[0] for name in files}

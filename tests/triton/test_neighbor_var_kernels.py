@@ -7,8 +7,7 @@ import torch
 import ugnn_fast as uf
 from ugnn_fast.testing import HUB_TOLERANCE, check_operator, strided
 
-TRITON = uf.backends()["triton"]
-pytestmark = pytest.mark.skipif(not TRITON.runs, reason=f"triton: {TRITON.reason}")
+pytestmark = pytest.mark.triton
 
 N = 302  # node 0 has 301 entries, two pieces; node 1 has a program of its own; the last node is isolated
 

@@ -11,11 +11,7 @@ from ugnn_fast.nn import SparseLinear
 from ugnn_fast.nn import sparse_linear as module
 from ugnn_fast.testing import check_operator, strided
 
-TRITON = uf.backends()["triton"]
-pytestmark = [
-    pytest.mark.skipif(not TRITON.runs, reason=f"triton: {TRITON.reason}"),
-    pytest.mark.filterwarnings("ignore:Sparse"),
-]
+pytestmark = [pytest.mark.triton, pytest.mark.filterwarnings("ignore:Sparse")]
 
 SEEDS = (2**63 + 11, -3)
 

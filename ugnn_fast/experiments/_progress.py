@@ -1,24 +1,24 @@
-"""A progress bar for training runs."""
+"""A progress bar with the time left."""
 
 from __future__ import annotations
 
 import sys
 
 from ugnn_fast.experiments._extras import require
-from ugnn_fast.experiments.train import Epoch
 
 
 class Progress:
-    """Bar over the epochs of all runs, with the time left, on stderr."""
+    """A bar over `total` units of work, with the time left, on stderr. unit "": the units say nothing to a reader."""
 
-    def __init__(self, runs: int, epochs: int, *, show: bool):
-        self.runs, self.begun = runs, 0
+    def __init__(self, total: float, unit: str, *, show: bool):
         self.bar = None
         if show:
             # a log file needs fewer lines than a terminal
             interval = 0.2 if sys.stderr.isatty() else 5
-            tqdm = require("tqdm").tqdm
-            self.bar = tqdm(total=runs * epochs, unit="epoch", mininterval=interval, dynamic_ncols=True)
+            shape = None if unit else "{desc}{percentage:3.0f}%|{bar}| {elapsed}<{remaining}{postfix}"
+            self.bar = require("tqdm").tqdm(
+                total=total, unit=unit, mininterval=interval, dynamic_ncols=True, bar_format=shape, smoothing=0.1
+            )
 
     def __enter__(self) -> Progress:
         return self
@@ -27,16 +27,16 @@ class Progress:
         if self.bar is not None:
             self.bar.close()
 
-    def start(self, seed: int) -> None:
-        """A run begins."""
-        self.begun += 1
+    def describe(self, text: str) -> None:
+        """What is being done."""
         if self.bar is not None:
-            of = f" ({self.begun}/{self.runs})" if self.runs > 1 else ""
-            self.bar.set_description(f"seed {seed}{of}", refresh=False)
+            self.bar.set_description(text, refresh=False)
 
-    def step(self, epoch: Epoch) -> None:
-        """An epoch is over."""
+    def note(self, text: str) -> None:
+        """How it goes."""
         if self.bar is not None:
-            text = f"loss {epoch.train_loss:.3f}, val {100 * epoch.val_accuracy:.1f} %"
             self.bar.set_postfix_str(text, refresh=False)
-            self.bar.update()
+
+    def advance(self, units: float) -> None:
+        if self.bar is not None:
+            self.bar.update(min(units, self.bar.total - self.bar.n))  # sums of fractions may exceed the total

@@ -9,18 +9,19 @@ from typing import Any
 import numpy as np
 
 from ugnn_fast.experiments._extras import require
+from ugnn_fast.experiments.models import TITLES
 from ugnn_fast.experiments.train import TrainResult
 
 _TRAIN, _VAL, _TEST = "#8c8c8c", "#d98c1f", "#1f5fa8"
 _LOW, _HIGH = "#c0504d", "#1f5fa8"
-_MODEL_NAMES = {"ada-ugnn": "ADA-UGNN", "appnp": "APPNP"}
 _BINS = 10
 
 
 def curves(results: Sequence[TrainResult]) -> Any:
     """Loss and accuracies over the epochs: the mean over the runs and a band of one standard deviation."""
     figure, (left, right) = _figure(2)
-    epochs = [epoch.epoch for epoch in results[0].history]
+    longest = max(len(run.history) for run in results)
+    epochs = range(1, longest + 1)
     for axes, name, color, label in (
         (left, "train_loss", _TRAIN, "training (with dropout)"),
         (right, "train_accuracy", _TRAIN, "training"),
@@ -28,8 +29,10 @@ def curves(results: Sequence[TrainResult]) -> Any:
         (right, "test_accuracy", _TEST, "test"),
     ):
         scale = 1 if axes is left else 100
-        values = scale * np.array([[getattr(epoch, name) for epoch in run.history] for run in results])
-        mean, spread = values.mean(0), values.std(0)
+        values = np.full((len(results), longest), np.nan)  # a run may have ended before others
+        for row, run in zip(values, results, strict=True):
+            row[: len(run.history)] = [scale * getattr(epoch, name) for epoch in run.history]
+        mean, spread = np.nanmean(values, 0), np.nanstd(values, 0)
         axes.plot(epochs, mean, color=color, label=label, linewidth=1.4)
         if len(results) > 1:
             axes.fill_between(epochs, mean - spread, mean + spread, color=color, alpha=0.2, linewidth=0)
@@ -121,4 +124,4 @@ def _opacity(points: int) -> float:
 
 
 def _name(result: TrainResult) -> str:
-    return f"{_MODEL_NAMES[result.model]} on {result.dataset}"
+    return f"{TITLES[result.model]} on {result.dataset}"

@@ -26,8 +26,9 @@ from torch import nn
 import ugnn_fast
 from ugnn_fast._backend import backends
 from ugnn_fast.experiments import pictures
+from ugnn_fast.experiments.models import build_model
 from ugnn_fast.experiments.settings import Settings
-from ugnn_fast.experiments.train import Epoch, TrainResult, build_model
+from ugnn_fast.experiments.train import Epoch, TrainResult
 
 _CHECKPOINT_FORMAT = 1
 

@@ -1,17 +1,31 @@
-"""Settings of the paper's experiments (Ma et al. 2021 and its authors' code), one row per data set."""
+"""Settings of a training run, and the table of those that experiments take by default, settings.csv.
+
+A row of the table is for one model on one data set (mettack_*: at one rate of the attack). Its `source` says where it
+comes from: "paper" for Ma et al. 2021 and its authors' code, else the search that found it (`ugnn-fast search`).
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import csv
+import functools
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
 
-from ugnn_fast._checks import check_number, check_share, check_size, check_steps
+from ugnn_fast._checks import check_count, check_number, check_share, check_size, check_steps
+
+TABLE_FILE = Path(__file__).with_name("settings.csv")
 
 
 @dataclass(frozen=True)
 class Settings:
     """What a training run depends on beside data, model, split and seed.
 
-    steps: K. s: largest C of ADA-UGNN, the C of APPNP. soft: only for ADA-UGNN, see `ugnn_fast.nn.AdaUGNN`.
+    steps: K. s: largest C of ADA-UGNN, the C of APPNP and PPNP; alpha = 1 / (1 + s) for those and for GPRGNN. soft:
+    only for ADA-UGNN, see `ugnn_fast.nn.AdaUGNN`. binary: every stored feature counts as 1. patience: a run ends after
+    so many epochs without a better validation accuracy; 0: never.
     """
 
     hidden: int = 16
@@ -21,7 +35,9 @@ class Settings:
     lr: float = 0.05
     s: float = 9.0
     soft: bool = False
+    binary: bool = False
     epochs: int = 400
+    patience: int = 0
 
     def __post_init__(self) -> None:
         check_size(self.hidden, "hidden")
@@ -32,23 +48,81 @@ class Settings:
             raise ValueError("lr must be > 0, got 0")
         check_number(self.s, "s", low=0.0)
         check_size(self.epochs, "epochs")
+        check_count(self.patience, "patience", 0)
+
+    def text(self) -> str:
+        """All of them in one word, the same for the same settings."""
+        return ",".join(f"{name}={_written(value)}" for name, value in asdict(self).items())
 
 
-#                     hidden, weight_decay, dropout, steps, lr, s, soft
-TABLE = {
-    "cora": Settings(16, 5e-4, 0.8, 10, 0.05, 9.0, False),
-    "citeseer": Settings(16, 5e-4, 0.5, 10, 0.05, 29.0, True),
-    "pubmed": Settings(16, 5e-5, 0.2, 10, 0.05, 29.0, True),
-    "air_usa": Settings(64, 5e-5, 0.2, 2, 0.01, 29.0, False),
-    "blogcatalog": Settings(16, 5e-7, 0.5, 10, 0.01, 9.0, True),
-    "flickr": Settings(64, 5e-7, 0.5, 2, 0.01, 29.0, False),
-    "amazon_computers": Settings(64, 5e-6, 0.5, 5, 0.05, 19.0, True),
-    "amazon_photo": Settings(64, 5e-5, 0.2, 5, 0.01, 19.0, True),
-    "coauthor_cs": Settings(64, 5e-4, 0.2, 5, 0.05, 9.0, True),
-    "coauthor_physics": Settings(64, 5e-5, 0.8, 5, 0.01, 9.0, True),
-}
+def _written(value: float) -> str:
+    return str(int(value)) if isinstance(value, bool) else f"{value:g}"
 
 
-def settings_for(dataset: str) -> Settings:
-    """The row of the data set; Cora's for one that the paper does not have."""
-    return TABLE.get(dataset, TABLE["cora"])
+Key = tuple[str, str, int]  # model, data set, rate
+_COLUMNS = ("hidden", "weight_decay", "dropout", "steps", "lr", "s", "soft", "binary")
+
+
+def read_table(path: str | os.PathLike) -> dict[Key, tuple[Settings, str]]:
+    """Settings and their source by (model, data set, rate)."""
+    types = {field.name: field.type for field in fields(Settings)}
+    table = {}
+    with open(path, newline="") as file:
+        for number, row in enumerate(csv.DictReader(file), 2):
+            try:
+                key = row["model"], row["dataset"], int(row["rate"])
+                values: dict[str, Any] = {name: _parsed(row[name], str(types[name])) for name in _COLUMNS}
+                table[key] = Settings(**values), row["source"]
+            except (KeyError, TypeError, ValueError) as error:
+                raise ValueError(f"{path}, line {number}: must be a row of settings: {error}") from error
+    return table
+
+
+def write_table(path: str | os.PathLike, table: Mapping[Key, tuple[Settings, str]]) -> None:
+    """The file that `read_table` reads, replaced at once."""
+    path = Path(path)
+    new = path.with_name(path.name + ".new")
+    with open(new, "w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["model", "dataset", "rate", *_COLUMNS, "source"])
+        for key in sorted(table, key=lambda key: (key[0], *_order(key))):
+            settings, source = table[key]
+            writer.writerow([*key, *(_written(getattr(settings, name)) for name in _COLUMNS), source])
+    os.replace(new, path)
+
+
+def _order(key: Key) -> tuple:
+    return key[1].startswith("mettack"), key[1], key[2]
+
+
+def _parsed(text: str, type_name: str) -> int | float | bool:
+    if type_name == "bool":
+        return bool(int(text))
+    return int(text) if type_name == "int" else float(text)
+
+
+@functools.cache
+def shipped_table() -> dict[Key, tuple[Settings, str]]:
+    return read_table(TABLE_FILE)
+
+
+def settings_for(
+    dataset: str, model: str = "ada-ugnn", rate: int = 0, table: Mapping[Key, tuple[Settings, str]] | None = None
+) -> Settings:
+    """The row of the table, by default the package's, for this model, data set and rate.
+
+    Without one: that of ADA-UGNN on the same data (of Cora, for data that the table does not have), with the dropout
+    0.5 and hidden size 8 per head that GAT's authors use, if the model is that.
+    """
+    table = shipped_table() if table is None else table
+    for key in ((model, dataset, rate), ("ada-ugnn", dataset, rate)):
+        if key in table:
+            return table[key][0] if key[0] == model else _for_model(model, table[key][0])
+    if dataset.startswith("mettack_"):
+        return settings_for(dataset.removeprefix("mettack_"), model, table=table)
+    return _for_model(model, table.get(("ada-ugnn", "cora", 0), (Settings(), ""))[0])
+
+
+def _for_model(model: str, settings: Settings) -> Settings:
+    """Settings of ADA-UGNN for another model."""
+    return replace(settings, hidden=8, dropout=0.5) if model == "gat" else settings

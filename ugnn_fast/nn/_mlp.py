@@ -38,7 +38,7 @@ class Mlp(nn.Module):
 
     def forward(self, x: Tensor, training: bool) -> Tensor:
         p = self.first.dropout if training else 0.0
-        return self.second.product(self.first.product(x, p).relu(), p)
+        return self.second.product(self.first.product(x, p), p, relu=True)
 
     def check_input(self, x: Any, graph: Any) -> None:
         check_features(graph, x, self.first)

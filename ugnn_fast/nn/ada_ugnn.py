@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ugnn_fast._checks import acc_dtype, check_number, check_steps
@@ -67,7 +66,9 @@ class AdaUGNN(nn.Module):
         if self.detach:
             scores = scores.detach()
         if self.soft:
-            scores = F.normalize(scores, p=1.0, dim=-1)
+            # the sum of |scores| as a product: over so few columns torch's norm takes ten times as long
+            total = scores.abs() @ scores.new_ones(scores.shape[-1], 1)
+            scores = scores / total.clamp(min=1e-12)
         return ada_c(graph, scores, self.h1.to(acc_dtype(scores)), self.s)
 
     def extra_repr(self) -> str:

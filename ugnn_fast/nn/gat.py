@@ -8,7 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ugnn_fast._checks import acc_dtype, check_number, check_share, check_size, draw_seeds
+from ugnn_fast._checks import acc_dtype, check_number, check_share, check_size
+from ugnn_fast._random import draw_seeds
 from ugnn_fast.functional import gat_aggregate
 from ugnn_fast.graph import Graph
 from ugnn_fast.nn._mlp import check_features

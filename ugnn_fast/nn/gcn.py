@@ -10,10 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from ugnn_fast._checks import check_share, check_size
+from ugnn_fast.dropping import dropout
 from ugnn_fast.graph import Graph
 from ugnn_fast.nn._graph_linear import graph_linear
 from ugnn_fast.nn._mlp import check_features
-from ugnn_fast.nn.sparse_linear import SparseLinear, drop
+from ugnn_fast.nn.sparse_linear import SparseLinear
 
 
 class GCN(nn.Module):
@@ -65,7 +66,7 @@ class GCN(nn.Module):
         h = x
         for layer, (linear, bias) in enumerate(self._layers()):
             if layer > 0:
-                h = drop(h.relu(), p)
+                h = dropout(h.relu(), p)
             h = graph_linear(graph, h, linear, 1) + bias
         return h
 

@@ -6,10 +6,10 @@ import torch
 from torch import Tensor, nn
 
 from ugnn_fast._checks import acc_dtype, check_number, check_share, check_steps
+from ugnn_fast.dropping import dropout
 from ugnn_fast.functional import propagate
 from ugnn_fast.graph import Graph
 from ugnn_fast.nn._mlp import Mlp
-from ugnn_fast.nn.sparse_linear import drop
 
 
 class GPRGNN(nn.Module):
@@ -60,7 +60,7 @@ class GPRGNN(nn.Module):
 
     def forward(self, x: Tensor, graph: Graph) -> Tensor:
         self.mlp.check_input(x, graph)
-        scores = drop(self.mlp(x, self.training), self.dprate if self.training else 0.0)
+        scores = dropout(self.mlp(x, self.training), self.dprate if self.training else 0.0)
         gamma = self.gamma.to(acc_dtype(scores))
         if gamma.dim() == 1:
             return propagate(graph, scores, self.steps, out="sum", gamma=gamma)

@@ -10,8 +10,10 @@ from torch import Tensor, nn
 
 from ugnn_fast import ops
 from ugnn_fast._backend import choose
-from ugnn_fast._checks import check_share, check_size, draw_seeds, shape
+from ugnn_fast._checks import check_share, check_size, shape
+from ugnn_fast._random import draw_seeds
 from ugnn_fast._sparse import sparse_features
+from ugnn_fast.dropping import dropout_linear
 from ugnn_fast.functional import sparse_linear
 
 # Share of stored entries from which x is made dense, with its mask, in every call, for torch's matrix product.
@@ -56,22 +58,17 @@ class SparseLinear(nn.Module):
         check_input(x, self.in_features, self.weight.dtype, replicas=self.replicas)
         return self.product(x, self.dropout if self.training else 0.0)
 
-    def product(self, x: Tensor, p: float) -> Tensor:
-        """The layer on a checked x, with dropout p whatever the mode."""
+    def product(self, x: Tensor, p: float, *, relu: bool = False) -> Tensor:
+        """The layer on a checked x, with dropout p whatever the mode; relu: of x, which is dense then, before it."""
         if x.layout is torch.sparse_csr:
             backend = None if self.replicas is not None else _dense_backend(x, self.weight)
             if backend is None:
                 return sparse_linear(x, self.weight, self.bias, dropout=p)
             seed = None if p == 0 else draw_seeds(1)
-            x = ops.sparse_dense((), *sparse_features(x)[:3], self.in_features, p, seed, backend)
-        else:
-            if self.replicas is not None and x.dim() == 2:
-                x = x.unsqueeze(1).expand(-1, self.replicas, -1)
-            x = drop(x, p)
-        if self.replicas is None:
-            return x @ self.weight if self.bias is None else torch.addmm(self.bias, x, self.weight)
-        out = torch.einsum("nri,rio->nro", x, self.weight)
-        return out if self.bias is None else out + self.bias
+            x, p = ops.sparse_dense((), *sparse_features(x)[:3], self.in_features, p, seed, backend), 0.0
+        elif self.replicas is not None and x.dim() == 2:
+            x = x.unsqueeze(1).expand(-1, self.replicas, -1)
+        return dropout_linear(x, self.weight, self.bias, relu=relu, dropout=p)
 
     def extra_repr(self) -> str:
         bias = "" if self.bias is not None else ", bias=False"
@@ -114,13 +111,3 @@ def init_uniform(parameter: Tensor, inputs: int) -> None:
     bound = 1 / math.sqrt(inputs)
     with torch.no_grad():
         parameter.uniform_(-bound, bound)
-
-
-def drop(x: Tensor, p: float) -> Tensor:
-    """Dropout of a dense x, with a mask from torch's generator."""
-    if p == 0:
-        return x
-    # F.dropout takes more than twice as long to draw its mask, and the masks are a large part of an epoch on
-    # a small graph. float32 whatever the dtype of x, as 8 bits would not resolve p
-    mask = torch.rand(x.shape, device=x.device).ge_(p).mul_(1 / (1 - p))
-    return x * mask.to(x.dtype)

@@ -1,7 +1,9 @@
 """ugnn::solve, M F = X for M = diag - N (A o W) N by conjugate gradients, and its gradient by one more solve."""
 
+import functools
 import math
 import warnings
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -59,8 +61,7 @@ class _Matrix(NamedTuple):
         return self._replace(diag=diag, c=c, edge_value=edge_value)
 
     def times(self, graph: tuple, f: Tensor, backend: str) -> Tensor:
-        scales = [self.scale, 0.0, 0.0, 0.0]
-        y = one_step(graph, f, backend, c=self.c, edge_value=self.edge_value, norm=self.norm, scales=scales)
+        y = self.scale * one_step(graph, f, backend, c=self.c, edge_value=self.edge_value, norm=self.norm)
         if self.diag is None:
             return self.diag_value * f - y
         return self.diag.reshape(*self.diag.shape, *(1,) * (f.dim() - self.diag.dim())) * f - y
@@ -82,7 +83,7 @@ def _iterate(graph: tuple, x: Tensor, matrix: _Matrix, tol: float, max_iter: int
 
 
 def _refine(
-    graph: tuple, x: Tensor, f: Tensor, matrix: _Matrix, tol: float, max_iter: int, backend: str
+    iterate: Callable, graph: tuple, x: Tensor, f: Tensor, matrix: _Matrix, tol: float, max_iter: int, backend: str
 ) -> tuple[Tensor, int, float, float]:
     """F closer to the solution than iterations in float32 come: corrected by the solution for its float64 residual."""
     exact, X = matrix.double(), x.double()
@@ -97,19 +98,20 @@ def _refine(
             return f, iterations, torch.where(size == 0, 0, rr / size).max().sqrt().item(), curvature
         wanted = tol / 2 * (size / rr).sqrt()[active].min().item()
         r = torch.where(active, r, 0).to(x.dtype)
-        correction, more, _, curvature = _iterate(graph, r, matrix, min(wanted, 0.5), max_iter - iterations)
+        correction, more, _, curvature = iterate(graph, r, matrix, min(wanted, 0.5), max_iter - iterations)
         if not curvature > 0:
             return f, iterations, math.nan, curvature
         f, before, iterations = f + correction, rr, iterations + more
 
 
-def _body(graph, x, diag, c, edge_value, diag_value, scale, norm, tol, max_iter, backend, warn):
+def solve_body(iterate, graph, x, diag, c, edge_value, diag_value, scale, norm, tol, max_iter, backend, warn):
+    """Body of ugnn::solve, with the conjugate gradients of a backend."""
     # 16-bit values are computed in float32 and rounded once at the end
     values = x.to(acc_dtype(x.dtype)).contiguous()
     matrix = _Matrix(diag, c, edge_value, diag_value, scale, norm)
-    f, iterations, residual, curvature = _iterate(graph, values, matrix, tol, max_iter)
+    f, iterations, residual, curvature = iterate(graph, values, matrix, tol, max_iter)
     if values.dtype == torch.float32 and curvature > 0 and tol < residual < math.inf and iterations < max_iter:
-        f, more, residual, curvature = _refine(graph, values, f, matrix, tol, max_iter - iterations, backend)
+        f, more, residual, curvature = _refine(iterate, graph, values, f, matrix, tol, max_iter - iterations, backend)
         iterations += more
     check_solution(iterations, residual, curvature, tol, warn)
     return f.to(x.dtype), torch.tensor([iterations, residual], dtype=torch.float64, device=x.device)
@@ -147,14 +149,16 @@ def _backward_fake(graph, grad_f, f, diag, c, edge_value, *constants):
     return torch.empty_like(f, memory_format=torch.contiguous_format), *grads
 
 
-def _backward_body(
-    graph, grad_f, f, diag, c, edge_value, diag_value, scale, norm, tol, max_iter, backend, need_diag, need_c, need_edge
-):
-    """(C4)"""
+def solve_backward_body(
+    iterate, graph, grad_f, f, diag, c, edge_value, diag_value, scale, norm, tol, max_iter, backend, need_diag, need_c,
+    need_edge,
+):  # fmt: skip
+    """Body of ugnn::solve_backward, with the conjugate gradients of a backend. (C4)"""
     dtype = acc_dtype(f.dtype)
     grad_diag, grad_c, grad_edge = (f.new_empty(0) for _ in range(3))
     grad_f, F = grad_f.to(dtype), f.to(dtype)
-    adjoint, _ = _body(graph, grad_f, diag, c, edge_value, diag_value, scale, norm, tol, max_iter, backend, True)
+    matrix = diag, c, edge_value, diag_value, scale, norm
+    adjoint, _ = solve_body(iterate, graph, grad_f, *matrix, tol, max_iter, backend, True)
     if need_diag:
         grad_diag = -_per_node(adjoint * F, diag)
     v, u = adjoint, F
@@ -184,7 +188,7 @@ _MATRIX = "Tensor? diag, Tensor? c, Tensor? edge_value, float diag_value, float 
 _CONTROL = "float tol, int max_iter, str backend"
 solve = define(
     f"solve({GRAPH}, Tensor x, {_MATRIX}, {_CONTROL}, bool warn) -> (Tensor f, Tensor info)",
-    _body,
+    functools.partial(solve_body, _iterate),
     _fake,
     _Solve,
     _autocast,
@@ -192,7 +196,7 @@ solve = define(
 solve_backward = define(
     f"solve_backward({GRAPH}, Tensor grad_f, Tensor f, {_MATRIX}, {_CONTROL}, bool need_diag, bool need_c,"
     " bool need_edge) -> (Tensor grad_x, Tensor grad_diag, Tensor grad_c, Tensor grad_edge_value)",
-    _backward_body,
+    functools.partial(solve_backward_body, _iterate),
     _backward_fake,
     no_double_backward("solve"),
 )

@@ -6,6 +6,8 @@ from ugnn_fast._library import FEATURES, define
 from ugnn_fast.ops._native_call import DTYPES, acc_dtype, native, pointer, storage
 from ugnn_fast.ops.row_sum import row_sum
 
+_CACHE_BYTES = 1 << 20  # of a core
+
 
 def _rows(rowptr, col, values, columns):
     return native.SparseRows(
@@ -22,11 +24,21 @@ def _sum_rows(transposed, x, table, bias, dropout, seeds, out):
     # the weight and its gradient are [F, D] or [R, F, D], the result and its gradient [N, D] or [N, R, D]
     M, R, *table_strides = layout(table, transposed)
     out_strides = layout(out, not transposed)[2:]
-    native.sparse_linear(
-        _rows(rowptr, col, values, M), transposed, DTYPES[table.dtype], torch.get_num_threads(), R, table.shape[-1],
-        table.data_ptr(), *table_strides, pointer(bias), dropout, pointer(seeds), out.data_ptr(), *out_strides,
-    )  # fmt: skip
+    D, size = table.shape[-1], table.element_size()
+    # a row of x reads the tables of all replicas of a call: as many as stay in a cache
+    step = max(1, min(R, _CACHE_BYTES // max(1, M * D * size)))
+    for r in range(0, R, step):
+        native.sparse_linear(
+            _rows(rowptr, col, values, M), transposed, DTYPES[table.dtype], torch.get_num_threads(), min(step, R - r),
+            D, table.data_ptr() + r * table_strides[1] * size, *table_strides, _at(bias, r * D), dropout, _at(seeds, r),
+            out.data_ptr() + r * out_strides[1] * size, *out_strides,
+        )  # fmt: skip
     return out
+
+
+def _at(tensor, entry):
+    """The address of an entry of a contiguous tensor, 0 without one."""
+    return 0 if tensor is None else tensor.data_ptr() + entry * tensor.element_size()
 
 
 def _contiguous(tensor):

@@ -8,6 +8,7 @@ from ugnn_fast.reference._edges import degrees
 from ugnn_fast.reference.ada_c import ada_c
 from ugnn_fast.reference.ada_propagate import ada_propagate
 from ugnn_fast.reference.denoising_energy import denoising_energy
+from ugnn_fast.reference.dropout import dropout
 from ugnn_fast.reference.gat_aggregate import gat_aggregate
 from ugnn_fast.reference.local_smoothness import local_smoothness
 from ugnn_fast.reference.neighbor_var import neighbor_mean, neighbor_var
@@ -20,6 +21,7 @@ __all__ = [
     "ada_propagate",
     "degrees",
     "denoising_energy",
+    "dropout",
     "gat_aggregate",
     "local_smoothness",
     "neighbor_mean",

@@ -29,6 +29,8 @@ void row_sum_any(const RowSum&);
 void solve_any(Solve&);
 void sparse_linear_any(const SparseLinear&);
 void sparse_dense_any(const SparseDense&);
+void dropout_any(const Dropout&);
+void dropout_linear_any(const DropoutLinear&);
 int64_t padded_width_any(DType, int64_t D);
 
 }  // namespace UGNN_ISA

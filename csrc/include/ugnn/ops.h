@@ -242,6 +242,37 @@ struct SparseDense {
   void* out;            // T [N, M]
 };
 
+// out_nrf = keep_r(n, f) x_nrf / (1 - drop)
+struct Dropout {
+  DType dtype;
+  int threads;
+  int64_t N, R, F;
+  const void* x;         // T [N, R, F]
+  double drop;           // 0 <= drop < 1
+  const int64_t* seeds;  // [R]
+  void* out;             // T [N, R, F]
+};
+
+// columns of the result that dropout_linear can have
+constexpr int64_t kDropoutLinearWidth = 32;
+
+// out_nr = bias_r + sum_f keep_r(n, f) act(x_nrf) / (1 - drop) weight_rf, or, where grad is given, its gradients
+struct DropoutLinear {
+  DType dtype;  // float or double
+  int threads;
+  int64_t N, R, F, D;
+  const void* x;       // T [N, R, F]
+  const void* weight;  // T [R, F, D]
+  const void* bias;    // T [R, D] or null
+  bool relu;           // act
+  double drop;
+  const int64_t* seeds;  // [R]; null: everything is kept
+  const void* grad;      // T [N, R, D], gradient of the result; null: forward
+  void* out;             // T [N, R, D]; backward: [N, R, F], gradient of x
+  void* grad_weight;     // T [R, F, D]
+  void* grad_bias;       // T [R, D]
+};
+
 struct KernelTable {
   const char* name;
   void (*ada_propagate_forward)(AdaPropagateForward&);
@@ -259,6 +290,8 @@ struct KernelTable {
   void (*solve)(Solve&);
   void (*sparse_linear)(const SparseLinear&);
   void (*sparse_dense)(const SparseDense&);
+  void (*dropout)(const Dropout&);
+  void (*dropout_linear)(const DropoutLinear&);
   int64_t (*padded_width)(DType, int64_t D);  // values a row of D columns takes in a kept table
 };
 

@@ -8,7 +8,7 @@
 namespace ugnn {
 
 // Fourth word of the counter: what the numbers are for.
-enum class Stream : uint32_t { kDropEdge = 0, kAttention = 1, kFeatures = 2 };
+enum class Stream : uint32_t { kDropEdge = 0, kAttention = 1, kFeatures = 2, kValues = 3 };
 
 constexpr uint32_t kPhiloxMultiplier0 = 0xD2511F53u, kPhiloxMultiplier1 = 0xCD9E8D57u;
 constexpr uint32_t kPhiloxWeyl0 = 0x9E3779B9u, kPhiloxWeyl1 = 0xBB67AE85u;

@@ -58,8 +58,8 @@ void propagate_forward(const PropagateForward& a) {
     left = {scale.get(), 1};
     if (a.norm == Norm::kSym) right = left;
   }
-  // In near form only where nothing but x and the result is in the user's order
-  const View view(a.g, N * max_ld * int64_t(sizeof(T)), !general);
+  // values per edge are in the user's order
+  const View view(a.g, N * max_ld * int64_t(sizeof(T)), !a.edge);
   // x itself is the first table when nothing has to be scaled, padded or put in another order
   const bool x_is_table = !right.values && a.R == 1 && slices == 1 && padded(int(a.D)) == a.D && !view.order;
   // [first table], two tables in turn, H of the last one or two steps
@@ -90,10 +90,8 @@ void propagate_forward(const PropagateForward& a) {
     int64_t begin, end;
     even_share(N, begin, end);
     if (scale.get()) {
-      for (int64_t i = begin; i < end; ++i) {
-        const A rho = rho_of<A>(a.g, i);
-        scale.get()[i] = a.norm == Norm::kSym ? rho : rho * rho;
-      }
+      for_rho<A>(a.g, view, begin, end,
+                 [&](int64_t p, A rho) { scale.get()[view.user_row(p)] = a.norm == Norm::kSym ? rho : rho * rho; });
     }
     c.fill(begin, end, a.RC);
     split.wait();
@@ -150,6 +148,7 @@ void propagate_forward(const PropagateForward& a) {
           };
           const int64_t ldh = all ? ldx : slice.ld;
           step.width = slice.width;
+          step.order = view.order;
           step.x = has_skip ? x + slice.first : nullptr;
           step.ldx = ldx;
           step.right = right;

@@ -20,6 +20,18 @@ constexpr int kMaxWidth = 16;
 template <>
 constexpr int kMaxWidth<double> = 8;
 
+// values of a vector register
+#if defined(UGNN_ISA_avx512)
+template <class A>
+constexpr int kVectorLanes = 64 / sizeof(A);
+#elif defined(UGNN_ISA_avx2)
+template <class A>
+constexpr int kVectorLanes = 32 / sizeof(A);
+#else
+template <class A>
+constexpr int kVectorLanes = 16 / sizeof(A);
+#endif
+
 // values that a slice of width columns takes in a table
 inline int padded(int width) {
   if (width <= 2) return width;

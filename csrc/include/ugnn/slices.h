@@ -200,6 +200,10 @@ void fill_table(T* table, const Slice& slice, const T* x, int64_t ldx, const int
     const T* from = x + (order ? order[p] : p) * ldx + slice.first;
     T* to = table + p * slice.ld;
     const acc_t<T> factor = scale(p);
+    if (slice.ld == 1) {
+      store<1>(to, factor * load<1>(from));
+      continue;
+    }
     for_columns(slice, [&](int d, const Tail<kBlock>& columns, const Tail<kBlock>& stored) {
       const auto row = factor * load_first<kBlock>(from + d, columns);
       store_first<kBlock>(to + d, c ? first_or<acc_t<T>, kBlock>(row, c[p], columns) : row, stored);

@@ -13,8 +13,6 @@
 namespace ugnn {
 namespace UGNN_ISA {
 
-constexpr int64_t kSumRows = 256;  // rows of a block, over which products are summed
-
 // Tables [N, ld] of one slice. Behind the columns of u and p lies c_i where the step kernel wants it.
 template <class A>
 struct SolveTables {
@@ -22,34 +20,78 @@ struct SolveTables {
   const Factors<A>* norms;  // [N]: 1 / D, N^2
 };
 
-// Step lengths of each column; behind the columns alpha is 0 and beta 1, which keeps what lies there.
+// Step lengths of each column; behind the columns alpha is 0 and beta 1, which keeps what lies there. Where a vector
+// has several rows they are there for each of them.
 template <class A>
 struct StepLengths {
   A alpha[kMaxWidth<A>], beta[kMaxWidth<A>];
+
+  void repeat(int64_t ld) {
+    for (int64_t d = ld; d < kVectorLanes<A>; ++d) {
+      alpha[d] = alpha[d - ld];
+      beta[d] = beta[d - ld];
+    }
+  }
 };
 
-template <class A, int kLanes, int kVecs>
+// Tables of narrow rows are read by whole vectors, of kRows rows each; behind the last row there is room for that.
+template <class A, int kRowLanes, int kRowVecs>
 struct SolveKernel {
+  static constexpr int kLd = kRowLanes * kRowVecs;
+  static constexpr int kRows = kVectorLanes<A> % kLd == 0 ? kVectorLanes<A> / kLd : 1;
+  static constexpr int kLanes = kRows > 1 ? kVectorLanes<A> : kRowLanes;
+  static constexpr int kVecs = kRows > 1 ? 1 : kRowVecs;
   using V = vec_t<A, kLanes>;
-  static constexpr int64_t kLd = kLanes * kVecs;
 
-  // Two sums over rows for each column, sums[2][kLd]. row(i, first, second) adds its terms; those of a few rows are
-  // added up in A, then in double.
-  template <class Row>
-  static UGNN_INLINE void sum_rows(int64_t begin, int64_t end, double* sums, Row row) {
+  // the two factors of the rows of a vector
+  struct Norms {
+    V first, second;
+  };
+  static UGNN_INLINE Norms norms_of(const Factors<A>* rows) {
+    if constexpr (kRows == 1) {
+      return {V{} + rows->first, V{} + rows->second};
+    } else {
+      using index_t = std::conditional_t<sizeof(A) == 8, int64_t, int32_t>;
+      vec_t<index_t, kLanes> first;
+      for (int l = 0; l < kLanes; ++l) first[l] = l / kLd * 2;
+      const A* values = &rows->first;
+      const V low = load<kLanes>(values);
+      if constexpr (kLd > 1) return {__builtin_shuffle(low, first), __builtin_shuffle(low, first + 1)};
+      const V high = load<kLanes>(values + kLanes);
+      return {__builtin_shuffle(low, high, first), __builtin_shuffle(low, high, first + 1)};
+    }
+  }
+
+  // sums[d] += the values of column d of all rows of a vector
+  static UGNN_INLINE void add_rows(double* sums, V vector) {
+    constexpr int kPart = kRows > 1 ? kLd : kLanes;
+    A values[kLanes];
+    keep(vector);  // GCC would have summed up in memory
+    store<kLanes>(values, vector);
+    vec_t<A, kPart> sum = load<kPart>(values);
+    UGNN_UNROLL
+    for (int k = 1; k < kRows; ++k) sum += load<kPart>(values + k * kPart);
+    if constexpr (kPart == 1) {
+      *sums += double(sum);
+    } else {
+      store<kPart>(sums, load<kPart>(sums) + __builtin_convertvector(sum, vec_t<double, kPart>));
+    }
+  }
+
+  // Adds two sums over rows for each column to sums[2][kLd]. rows(i, first, second) adds the terms of the rows of a
+  // vector; those of a few rows are added up in A, then in double.
+  template <class Rows>
+  static UGNN_INLINE void sum_rows(int64_t begin, int64_t end, double* sums, Rows rows) {
     constexpr int64_t kFew = 32;
-    for (int64_t d = 0; d < 2 * kLd; ++d) sums[d] = 0;
     for (int64_t first = begin; first < end; first += kFew) {
       const int64_t last = first + kFew < end ? first + kFew : end;
       V few[2][kVecs] = {};
-      for (int64_t i = first; i < last; ++i) row(i, few[0], few[1]);
-      A values[2 * kLd];
+      for (int64_t i = first; i < last; i += kRows) rows(i, few[0], few[1]);
       UGNN_UNROLL
       for (int v = 0; v < kVecs; ++v) {
-        store<kLanes>(values + v * kLanes, few[0][v]);
-        store<kLanes>(values + kLd + v * kLanes, few[1][v]);
+        add_rows(sums + v * kLanes, few[0][v]);
+        add_rows(sums + kLd + v * kLanes, few[1][v]);
       }
-      for (int64_t d = 0; d < 2 * kLd; ++d) sums[d] += double(values[d]);
     }
   }
 
@@ -57,7 +99,7 @@ struct SolveKernel {
   static void products(const SolveTables<A>& tables, int64_t begin, int64_t end, double* sums) {
     const SolveTables<A> t = tables;
     sum_rows(begin, end, sums, [&](int64_t i, V* pq, V* qq) __attribute__((always_inline)) {
-      const A inverse = t.norms[i].first;
+      const V inverse = norms_of(t.norms + i).first;
       UGNN_UNROLL
       for (int v = 0; v < kVecs; ++v) {
         const int64_t at = i * kLd + v * kLanes;
@@ -68,21 +110,26 @@ struct SolveKernel {
     });
   }
 
-  // u += alpha p, r -= alpha q, p = r / D + beta p; then <r, r / D> and <r, N^2 r>
+  // u += alpha p, r -= alpha q, p = r / D + beta p; then <r, r / D> and <r, N^2 r>. At a start alpha is 0.
+  template <bool kStart>
   static void update(const SolveTables<A>& tables, const StepLengths<A>& lengths, int64_t begin, int64_t end,
                      double* sums) {
     const SolveTables<A> t = tables;
     sum_rows(begin, end, sums, [&](int64_t i, V* rz, V* rr) __attribute__((always_inline)) {
-      const Factors<A> norms = t.norms[i];
+      const Norms norms = norms_of(t.norms + i);
       UGNN_UNROLL
       for (int v = 0; v < kVecs; ++v) {
         const int64_t at = i * kLd + v * kLanes;
-        const V alpha = load<kLanes>(lengths.alpha + v * kLanes), beta = load<kLanes>(lengths.beta + v * kLanes);
-        const V p = load<kLanes>(t.p + at), r = load<kLanes>(t.r + at) - alpha * load<kLanes>(t.q + at);
+        const V p = load<kLanes>(t.p + at);
+        V r = load<kLanes>(t.r + at);
+        if constexpr (!kStart) {
+          const V alpha = load<kLanes>(lengths.alpha + v * kLanes);
+          store<kLanes>(t.u + at, load<kLanes>(t.u + at) + alpha * p);
+          r -= alpha * load<kLanes>(t.q + at);
+          store<kLanes>(t.r + at, r);
+        }
         const V z = norms.first * r;
-        store<kLanes>(t.u + at, load<kLanes>(t.u + at) + alpha * p);
-        store<kLanes>(t.r + at, r);
-        store<kLanes>(t.p + at, z + beta * p);
+        store<kLanes>(t.p + at, z + load<kLanes>(lengths.beta + v * kLanes) * p);
         rz[v] += z * r;
         rr[v] += norms.second * r * r;
       }
@@ -94,13 +141,14 @@ template <class A>
 struct SolveRun {
   void (*products)(const SolveTables<A>&, int64_t begin, int64_t end, double* sums);
   void (*update)(const SolveTables<A>&, const StepLengths<A>&, int64_t begin, int64_t end, double* sums);
+  void (*start)(const SolveTables<A>&, const StepLengths<A>&, int64_t begin, int64_t end, double* sums);
 };
 
 template <class A>
 SolveRun<A> solve_kernel(int ld) {
   return for_shape<A>(ld, [](auto shape) -> SolveRun<A> {
     using Kernel = SolveKernel<A, decltype(shape)::kLanes, decltype(shape)::kVecs>;
-    return {Kernel::products, Kernel::update};
+    return {Kernel::products, Kernel::template update<false>, Kernel::template update<true>};
   });
 }
 
@@ -114,6 +162,8 @@ StepRun<A> matrix_kernel(const Solve& a, int columns) {
 template <class A>
 struct SolveWork {
   const View view;
+  int64_t rows;        // of a table: whole vectors
+  int64_t block_rows;  // products are summed over so many rows; where rows are sorted the last ones are very long
   int64_t blocks;
   InView<A> c;
   Buffer<A> tables;
@@ -124,11 +174,13 @@ struct SolveWork {
 
   SolveWork(const Solve& a, int max_ld)
       : view(a.g, a.g.N * max_ld * int64_t(sizeof(A)), !a.edge),
-        blocks((a.g.N + kSumRows - 1) / kSumRows),
+        rows((a.g.N + kVectorLanes<A> - 1) / kVectorLanes<A> * kVectorLanes<A>),
+        block_rows(view.order ? 64 : 256),
+        blocks((a.g.N + block_rows - 1) / block_rows),
         c(view, static_cast<const A*>(a.c), a.RC),
-        tables(4 * a.g.N * max_ld),
+        tables(4 * rows * max_ld),
         factors(a.g.N),
-        norms(a.g.N),
+        norms(rows + kVectorLanes<A>),
         inverse(a.g.N),
         of_step(2 * blocks * max_ld),
         of_update(2 * blocks * max_ld),
@@ -152,7 +204,8 @@ class SolveSlice {
         run_(matrix_kernel<A>(a, slice.width)),
         kernel_(solve_kernel<A>(slice.ld)) {
     A* tables = work.tables.get();
-    t_ = {tables, tables + N_ * ld_, tables + 2 * N_ * ld_, tables + 3 * N_ * ld_, work.norms.get()};
+    const int64_t size = work.rows * ld_;
+    t_ = {tables, tables + size, tables + 2 * size, tables + 3 * size, work.norms.get()};
     if (a.c) step_.c = work.c.get() + (a.RC > 1 ? slice.r * N_ : 0);
     step_.factors = work.factors.get();
     step_.partial = work.partial.get();
@@ -206,10 +259,12 @@ class SolveSlice {
   void pass(double* sums, Body body) {
     split_.for_rows(omp_get_thread_num(), [&](int64_t first, int64_t last) {
       // a block belongs to the share that has its first row
-      const int64_t stop = (last + kSumRows - 1) / kSumRows;
-      for (int64_t block = (first + kSumRows - 1) / kSumRows; block < stop; ++block) {
-        const int64_t begin = block * kSumRows, end = begin + kSumRows < N_ ? begin + kSumRows : N_;
-        body(begin, end, sums + block * 2 * ld_);
+      const int64_t rows = work_.block_rows, stop = (last + rows - 1) / rows;
+      for (int64_t block = (first + rows - 1) / rows; block < stop; ++block) {
+        const int64_t begin = block * rows, end = begin + rows < N_ ? begin + rows : N_;
+        double* of_block = sums + block * 2 * ld_;
+        for (int d = 0; d < 2 * ld_; ++d) of_block[d] = 0;
+        body(begin, end, of_block);
       }
     });
     split_.wait();
@@ -232,8 +287,12 @@ class SolveSlice {
       split_.wait();
     }
     pass(work_.of_step.get(), [&](int64_t begin, int64_t end, double* sums) {
-      run_(step_, Part::kRows, begin, end);
-      kernel_.products(t_, begin, end, sums);
+      constexpr int64_t kRows = 64;  // whose p and q are in the first-level cache
+      for (; begin < end; begin += kRows) {
+        const int64_t stop = begin + kRows < end ? begin + kRows : end;
+        run_(step_, Part::kRows, begin, stop);
+        kernel_.products(t_, begin, stop, sums);
+      }
     });
   }
 
@@ -251,6 +310,7 @@ class SolveSlice {
       lengths_.alpha[d] = A(alpha);
       lengths_.beta[d] = beta > 0 ? A(beta) : A(0);
     }
+    lengths_.repeat(ld_);
     return true;
   }
 
@@ -260,6 +320,7 @@ class SolveSlice {
     const A* diag = a_.diag ? static_cast<const A*>(a_.diag) + (a_.RD > 1 ? slice_.r * N_ : 0) : nullptr;
     double* sums = work_.of_step.get();
     pass(sums, [&](int64_t begin, int64_t end, double* of_block) {
+      if (end == N_) clear_behind();
       V largest[(kMax + kBlock - 1) / kBlock] = {}, zero[(kMax + kBlock - 1) / kBlock] = {};
       for (int64_t p = begin; p < end; ++p) {
         const int64_t i = work_.view.user_row(p);
@@ -293,29 +354,40 @@ class SolveSlice {
     }
   }
 
+  // nothing comes from the rows that fill up the last vector
+  void clear_behind() {
+    A* const tables[] = {t_.u, t_.r, t_.p, t_.q};
+    for (A* table : tables) {
+      for (int64_t at = N_ * ld_; at < work_.rows * ld_; ++at) table[at] = 0;
+    }
+    for (int64_t i = N_; i < work_.rows; ++i) work_.norms.get()[i] = {0, 0};
+  }
+
   // r = X / N - M u, p = r / D. At first u is 0; later q must be M u.
   void set_residual(bool first) {
     for (int d = 0; d < ld_; ++d) {
       lengths_.alpha[d] = 0;
       lengths_.beta[d] = d < slice_.width ? 0 : 1;
     }
+    lengths_.repeat(ld_);
     const A* c_behind = a_.c && c_in_row<A>(a_.g, slice_.width) ? step_.c : nullptr;
     pass(work_.of_update.get(), [&](int64_t begin, int64_t end, double* sums) {
       for (int64_t i = begin; i < end; ++i) {
-        for_columns(slice_, [&](int d, const Tail<kBlock>& columns, const Tail<kBlock>& stored) {
+        for_columns(slice_, [&](int d, const Tail<kBlock>& columns,
+                                const Tail<kBlock>& stored) __attribute__((always_inline)) {
           const int64_t at = i * ld_ + d;
           if (first) {
             const V u = c_behind ? first_or<A, kBlock>(V{}, c_behind[i], columns) : V{};
             store_first<kBlock>(t_.u + at, u, stored);
             store_first<kBlock>(t_.p + at, u, stored);
-            store_first<kBlock>(t_.q + at, V{}, stored);
           }
           const V x = load_first<kBlock>(x_ + work_.view.user_row(i) * ldx_ + d, columns) * load<kBlock>(scale_ + d);
-          const V r = work_.inverse.get()[i] * x - load_first<kBlock>(t_.q + at, stored);
+          V r = work_.inverse.get()[i] * x;
+          if (!first) r -= load_first<kBlock>(t_.q + at, stored);
           store_first<kBlock>(t_.r + at, first_or<A, kBlock>(r, A(0), columns), stored);
         });
       }
-      kernel_.update(t_, lengths_, begin, end, sums);
+      kernel_.start(t_, lengths_, begin, end, sums);
     });
     any_active_ = false;
     for (int d = 0; d < slice_.width; ++d) {
@@ -379,9 +451,11 @@ void solve(Solve& a) {
   step.ascending = work.view.order;
   step.edge = static_cast<const A*>(a.edge);
   RowSplit split;
-  // an iteration passes more tables between threads than a step of propagate: Pubmed is faster on one
-  constexpr int64_t kTables = 4;
-  split_rows(useful_threads(a.threads, (a.g.E + kRowCost * a.g.N) * max_ld / kTables), work.view.g, split);
+  // where rows are sorted by length, a thread shall have as many as the others in the passes over rows too
+  split.dealt = work.view.order;
+  // the lines of p that other threads have read are slow to write: Pubmed is faster on one thread
+  constexpr int64_t kSlower = 4;
+  split_rows(useful_threads(a.threads, (a.g.E + kRowCost * a.g.N) * max_ld / kSlower), work.view.g, split);
 
 #pragma omp parallel num_threads(split.threads)
   {

@@ -138,12 +138,12 @@ struct StepKernel {
         z += factors.second * load_row(a.x + row * a.ldx, v, tails.width);
       }
       if constexpr (kE == Epilogue::kGeneral) {
-        if (a.h) z += a.keep.at(i) * load_row(a.h + i * a.ldh, v, tails.width);
-        if (a.h_prev) z += a.prev.at(i) * load_row(a.h_prev + i * a.ldp, v, tails.width);
+        if (a.h) z += a.keep.at(row) * load_row(a.h + row * a.ldh, v, tails.width);
+        if (a.h_prev) z += a.prev.at(row) * load_row(a.h_prev + row * a.ldp, v, tails.width);
         if (a.clamped) z = clamp<A, kLanes>(z, a.lo, a.hi);
-        if (a.next) store<kLanes>(a.next + i * kLd + v * kLanes, a.right.at(i) * z);
+        if (a.next) store<kLanes>(a.next + i * kLd + v * kLanes, a.right.at(row) * z);
         if (a.total) {
-          A* total = a.total + i * a.ldt;
+          A* total = a.total + row * a.ldt;
           store_row(total, v, load_row(total, v, tails.width) + a.gamma * z, tails.width);
         }
       }

@@ -74,7 +74,8 @@ struct RowSplit {
   };
   Counter next[kMaxThreads];
   int threads = 1;
-  int shares = 1;  // of each thread
+  int shares = 1;      // of each thread
+  bool dealt = false;  // in for_rows a thread has every n-th share, in place of neighbouring ones
   Barrier barrier;
 
   int64_t begin(int thread) const { return bound[thread * shares]; }
@@ -96,7 +97,8 @@ struct RowSplit {
       for (;;) {
         const int share = __atomic_fetch_add(&next[owner].taken, 1, __ATOMIC_RELAXED);
         if (share >= shares) break;
-        body(bound[owner * shares + share], bound[owner * shares + share + 1]);
+        const int number = dealt ? share * threads + owner : owner * shares + share;
+        body(bound[number], bound[number + 1]);
       }
     }
   }

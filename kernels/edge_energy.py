@@ -1,0 +1,66 @@
+"""The graph part of the denoising energy, for every node."""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from ugnn_fast.kernels._rows import hub_row, hub_sum, kept_edge, of_all_slots, program_rows
+from ugnn_fast.kernels.step import Stepper, rsqrt_degree
+
+
+@triton.jit
+def edge_energy_kernel(
+    rowptr_ptr, plan_ptr, num_rows, num_short, num_middle, num_pieces,
+    col_ptr, weight_ptr, drop_seed, keep_from,
+    f_ptr,        # [N, width]
+    rho_ptr,      # [N]
+    partial_ptr,  # [pieces, width]
+    out_ptr,      # [N, programs of a row]
+    D, width,
+    DROP: tl.constexpr, SLOTS: tl.constexpr, BLOCK_D: tl.constexpr, HUBS: tl.constexpr,
+):  # fmt: skip
+    """sum_j a_ij |rho_i f_i - rho_j f_j|^2 over a block of columns of one replica; programs as in step_kernel."""
+    blocks = tl.cdiv(D, BLOCK_D)
+    offs_d = tl.program_id(1) % blocks * BLOCK_D + tl.arange(0, BLOCK_D)
+    mask_d = offs_d < D
+    offs = tl.program_id(1) // blocks * D + offs_d
+    if HUBS:
+        i, first_piece, end_piece, owner = hub_row(plan_ptr, num_rows, num_middle, SLOTS)
+        acc = hub_sum(partial_ptr, first_piece, end_piece, width, offs, mask_d, SLOTS, BLOCK_D)
+    else:
+        i, first, end, stride, trips, owner, piece = program_rows(
+            rowptr_ptr, plan_ptr, num_rows, num_short, num_middle, SLOTS
+        )
+        acc = tl.zeros((SLOTS, BLOCK_D), tl.float32)
+        f_i = tl.load(f_ptr + i[:, None] * width + offs[None, :], mask=mask_d[None, :], other=0.0).to(tl.float32)
+        u_i = tl.load(rho_ptr + i)[:, None] * f_i
+        for k in range(trips):
+            at = first + k * stride
+            live = at < end
+            j = tl.load(col_ptr + at, mask=live, other=0).to(tl.int64)
+            if DROP:
+                live &= kept_edge(i, j, drop_seed, keep_from)
+            a = tl.where(live, 1.0, 0.0)
+            if weight_ptr is not None:
+                a = tl.load(weight_ptr + at, mask=live, other=0.0)
+            rho_j = tl.load(rho_ptr + j, mask=live, other=0.0)
+            mask = live[:, None] & mask_d[None, :]
+            f_j = tl.load(f_ptr + j[:, None] * width + offs[None, :], mask=mask, other=0.0).to(tl.float32)
+            off = tl.where(live[:, None], u_i - rho_j[:, None] * f_j, 0.0)
+            acc += a[:, None] * off * off
+        if stride > 1:
+            acc = of_all_slots(acc, SLOTS, BLOCK_D)
+        if piece >= 0:
+            at_piece = piece.to(tl.int64) * width + offs[None, :] + tl.zeros((SLOTS, 1), tl.int64)
+            tl.store(partial_ptr + at_piece, acc, mask=owner[:, None] & mask_d[None, :])
+            owner = owner & False
+    tl.store(out_ptr + i * tl.num_programs(1) + tl.program_id(1), tl.sum(acc, 1), mask=owner)
+
+
+def edge_energy(graph: tuple, f: Tensor, backend: str) -> Tensor:
+    """Body of ugnn::edge_energy."""
+    stepper = Stepper(graph, f, replicas=True)
+    blocks = triton.cdiv(stepper.D, stepper.config.block)
+    sums = torch.empty((*f.shape[:-1], blocks), dtype=torch.float32, device=f.device)
+    stepper.launch(edge_energy_kernel, f.contiguous(), rsqrt_degree(graph), stepper.partial, sums)
+    return sums.sum(-1)

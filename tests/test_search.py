@@ -1,0 +1,118 @@
+"""`ugnn-fast search`: by validation only, within its time, rows that reproduce can take."""
+
+import dataclasses
+import sys
+import time
+
+import pytest
+import torch
+
+import ugnn_fast as uf
+from ugnn_fast import cli
+from ugnn_fast.experiments import Settings, read_table, search
+from ugnn_fast.experiments.settings import settings_for, shipped_table
+from ugnn_fast.experiments.train import Epoch, TrainResult
+
+module = sys.modules["ugnn_fast.experiments.search"]  # the package has a function of that name
+
+
+@pytest.fixture(autouse=True)
+def one_thread(monkeypatch, tmp_path):
+    monkeypatch.delenv("UGNN_DATA", raising=False)
+    monkeypatch.chdir(tmp_path)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """Training replaced by a formula that likes lr 0.01, s 19 and much dropout; what was asked of it."""
+    calls = []
+
+    def train_runs(dataset, model, settings, runs):
+        calls.append((settings, list(runs)))
+        val = 0.5 - abs(settings.lr - 0.01) - abs(settings.s - 19) / 100 + settings.dropout / 10
+        val += 1e-4 * settings.epochs
+        epoch = Epoch(1, 0.0, 0.0, val, 1 - val, 0.0)
+        return [
+            TrainResult("made", model, settings, r.seed, r.split, 1, 1, epoch, [epoch], {}, None, None, None, None)
+            for r in runs
+        ]
+
+    monkeypatch.setattr(module, "train_runs", train_runs)
+    monkeypatch.setattr(module, "replicas_at_once", lambda *args: 2)
+    return calls
+
+
+@pytest.fixture(scope="module")
+def cora():
+    return uf.datasets.load_file(uf.datasets._SHIPPED / "cora.npz")
+
+
+def test_the_best_by_validation_is_found(asked, cora):
+    best, trials = search(cora, "appnp", Settings(lr=0.05, dropout=0.5), minutes=1, runs=3, progress_bar=False)
+    assert (best.settings.lr, best.settings.s, best.settings.dropout) == (0.01, 19.0, 0.8)
+    assert best.epochs == 400 and best.runs == 3
+    assert best.val == pytest.approx(100 * (0.5 + 0.08 + 0.04))
+    assert {t.epochs for t in trials} >= {30, 90, 400}
+    assert all(run.seed >= 1000 for _, runs in asked for run in runs), "seeds of experiments are others"
+    counts = [sum(t.epochs == e and t.settings.s != 19.0 for t in trials) for e in (30, 90)]
+    assert counts[0] > 2 * counts[1], "most are given up early"
+
+
+def test_what_is_searched():
+    start = Settings()
+    assert len(module.candidates(start, ("lr", "dropout"))) == 9
+    assert module.candidates(dataclasses.replace(start, lr=0.123), ("lr",))[0].lr == 0.123
+    assert set(module.STAGES) == set(uf.experiments.MODELS)
+    assert module.STAGES["gcn"] == module.STAGES["gat"] == (("lr", "weight_decay", "dropout"),)
+
+
+def test_the_time_is_kept(cora):
+    start = time.monotonic()
+    best, trials = search(cora, "appnp", settings_for("cora", "appnp"), minutes=2 / 60, runs=2, progress_bar=False)
+    assert time.monotonic() - start < 20
+    assert trials and best.val > 15
+
+
+def test_command(asked, tmp_path, capsys):
+    command = ["search", "--models", "gcn", "appnp", "--datasets", "cora", "--budget", "1", "--runs", "2"]
+    assert cli.main([*command, "--out", "mine.csv"]) == 0
+    out, err = capsys.readouterr()
+    assert "gcn on cora: validation" in out and "lr=0.01" in out and "appnp on cora, lr x weight_decay" in err
+    table = read_table("mine.csv")
+    settings, source = table["gcn", "cora", 0]
+    assert (settings.lr, settings.epochs) == (0.01, 400) and source.startswith("search 20")
+    assert table.keys() == shipped_table().keys() | {("gcn", "cora", 0), ("appnp", "cora", 0)}
+    trials = (tmp_path / "mine_trials.csv").read_text().splitlines()
+    assert trials[0] == "model,dataset,rate,runs,epochs,val,settings" and len(trials) > 50
+    # a second call finds nothing to do
+    before = len(asked)
+    assert cli.main([*command, "--out", "mine.csv", "--quiet"]) == 0
+    assert len(asked) == before and "nothing to search" in capsys.readouterr().out
+    assert settings_for("cora", "gcn", table=table).lr == 0.01
+
+
+def test_over(asked, cora):
+    best, trials = search(cora, "ada-ugnn", Settings(), minutes=1, runs=2, over=["dropout"], progress_bar=False)
+    assert {t.settings.dropout for t in trials} == {0.2, 0.5, 0.8} and best.settings.dropout == 0.8
+    assert {t.settings.lr for t in trials} == {0.05}
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ("--models mlp --datasets cora", "--models must be among"),
+        ("--models gcn --datasets nope", "name must be one of"),
+        ("--models gcn --datasets cora --budget 0", "--budget must be > 0"),
+        ("--models gcn --datasets cora --over colour", "over must be among lr"),
+        ("--models gcn --datasets cora --runs 0", "--runs must be >= 1"),
+        ("--models gcn --datasets cora --rates 5", "rate must be 0"),
+    ],
+)
+def test_bad_arguments(options, message, capsys):
+    assert cli.main(["search", *options.split(), "--quiet"]) == 2
+    err = capsys.readouterr().err
+    assert message in err and err.count("\n") == 1

@@ -1,0 +1,233 @@
+"""Search for settings by validation accuracy: successive halving, with the runs of one setting side by side.
+
+All candidates are trained for a few epochs, the best third of them for three times as many, and so on until the last
+few have all epochs. Test accuracy is never looked at. A second stage refines what the first has found.
+"""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import math
+import os
+import random
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from pathlib import Path
+
+from ugnn_fast import datasets
+from ugnn_fast.datasets import Dataset
+from ugnn_fast.experiments._progress import Progress
+from ugnn_fast.experiments.models import replicas_at_once, work
+from ugnn_fast.experiments.settings import Key, Settings, read_table, settings_for, shipped_table, write_table
+from ugnn_fast.experiments.train import Run, train_runs
+
+# the paper's space
+SPACE: dict[str, tuple] = {
+    "lr": (0.005, 0.01, 0.05),
+    "weight_decay": (5e-4, 5e-5, 5e-6, 5e-7, 5e-8),
+    "dropout": (0.2, 0.5, 0.8),
+    "steps": (2, 5, 10),
+    "s": (1.0, 9.0, 19.0, 29.0),
+    "soft": (False, True),
+    "binary": (False, True),
+}
+_OPTIMIZER = ("lr", "weight_decay", "dropout")
+# what is searched at once, stage after stage; each begins with the best of the one before
+STAGES: dict[str, tuple[tuple[str, ...], ...]] = {
+    "gcn": (_OPTIMIZER,),
+    "gat": (_OPTIMIZER,),
+    "sgc": (("lr", "weight_decay", "steps"),),
+    "appnp": (("steps", "s"), _OPTIMIZER),
+    "ppnp": (("s",), _OPTIMIZER),
+    "gprgnn": (("steps", "s"), _OPTIMIZER),
+    "ada-ugnn": (("steps", "s", "soft"), _OPTIMIZER),
+}
+_KEEP = 3  # one of so many goes on to the next round
+_FIRST_EPOCHS = 30
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What a setting reached: mean validation accuracy in percent of some runs after some epochs at most."""
+
+    settings: Settings
+    val: float
+    runs: int
+    epochs: int
+
+
+def candidates(start: Settings, names: Sequence[str]) -> list[Settings]:
+    """All combinations of the values of `names`, with `start` first."""
+    found = [replace(start, **dict(zip(names, values, strict=True))) for values in _combinations(names)]
+    return list(dict.fromkeys([start, *found]))
+
+
+def _combinations(names: Iterable[str]) -> Iterator[tuple]:
+    return itertools.product(*(SPACE[name] for name in names))
+
+
+def search(
+    dataset: Dataset,
+    model: str,
+    start: Settings,
+    *,
+    minutes: float,
+    runs: int = 5,
+    over: Sequence[str] | None = None,
+    progress_bar: bool = True,
+) -> tuple[Trial, list[Trial]]:
+    """The best setting found within the time, and all trials. start: where the search begins, its epochs the most.
+
+    over: what is searched, in one stage, in place of STAGES. Every stage has the same share of the time. Within a
+    stage, no round is begun that the time left does not allow by what the rounds before took; what the last round found
+    best then counts.
+    """
+    if model not in STAGES:
+        raise ValueError(f"model must be one of {', '.join(STAGES)}, got {model!r}")
+    if not minutes > 0:
+        raise ValueError(f"minutes must be > 0, got {minutes}")
+    for name in over or ():
+        if name not in SPACE:
+            raise ValueError(f"over must be among {', '.join(SPACE)}, got {name}")
+    stages = STAGES[model] if over is None else (tuple(over),)
+    trials: list[Trial] = []
+    end = time.monotonic() + 60 * minutes
+    best = Trial(start, -math.inf, 0, 0)
+    with Progress(len(stages) * 99, "", show=progress_bar) as progress:
+        for number, names in enumerate(stages):
+            progress.describe(f"{model} on {dataset.name}, {' x '.join(names)}")
+            left = (end - time.monotonic()) / (len(stages) - number)
+            found = _stage(dataset, model, candidates(best.settings, names), runs, left, trials, progress)
+            # a stage that ran out of time after fewer epochs does not undo the one before
+            if (found.epochs, found.val) > (best.epochs, best.val):
+                best = found
+    return best, trials
+
+
+def search_all(
+    graphs: Sequence[tuple[str, int]],
+    models: Sequence[str],
+    out: str | os.PathLike,
+    *,
+    minutes: float,
+    runs: int = 5,
+    epochs: int | None = None,
+    over: Sequence[str] | None = None,
+    root: str | None = None,
+    progress_bar: bool = True,
+) -> dict[Key, Trial]:
+    """Searches for every model on every (data set, rate) and writes each row into the table `out` as it is found.
+
+    The time is shared by the work of an epoch; what one search leaves of its share goes to the others. A table that is
+    there already is added to; rows whose source is a search are left as they are, so that a search that was stopped
+    goes on. Trials are appended to the file beside it, NAME_trials.csv.
+    """
+    out = Path(out)
+    table = read_table(out) if out.exists() else dict(shipped_table())
+    tasks = []
+    for name, rate in graphs:
+        data = datasets.load(name, root, rate=rate)
+        for model in models:
+            key = model, name, rate
+            if key in table and table[key][1].startswith("search"):
+                continue
+            start = settings_for(name, model, rate, table)
+            tasks.append((key, data, start, work(model, data, start)))
+    end = time.monotonic() + 60 * minutes
+    found = {}
+    for place, (key, data, start, own) in enumerate(tasks):
+        share = own / sum(task[-1] for task in tasks[place:])
+        best, trials = search(
+            data,
+            key[0],
+            start if epochs is None else replace(start, epochs=epochs),
+            minutes=max(share * (end - time.monotonic()) / 60, 0.02),
+            runs=runs,
+            over=over,
+            progress_bar=progress_bar,
+        )
+        found[key] = best
+        date = datetime.now(timezone.utc).strftime("%Y-%m-%d")
+        text = f"search {date}: validation {best.val:.2f} % ({best.runs} runs; {best.epochs} epochs)"
+        table[key] = replace(best.settings, epochs=start.epochs), text
+        out.parent.mkdir(parents=True, exist_ok=True)
+        _append_trials(out.with_name(f"{out.stem}_trials.csv"), key, trials)
+        write_table(out, table)
+    return found
+
+
+def _append_trials(path: Path, key: Key, trials: Sequence[Trial]) -> None:
+    new = not path.exists()
+    with open(path, "a", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        if new:
+            writer.writerow(["model", "dataset", "rate", "runs", "epochs", "val", "settings"])
+        for trial in trials:
+            text = replace(trial.settings, epochs=trial.epochs).text()
+            writer.writerow([*key, trial.runs, trial.epochs, f"{trial.val:.3f}", text])
+
+
+def _stage(
+    dataset: Dataset,
+    model: str,
+    every: list[Settings],
+    runs: int,
+    seconds: float,
+    trials: list[Trial],
+    progress: Progress,
+) -> Trial:
+    begun = time.monotonic()
+    rounds = _rounds(every[0].epochs)
+    # if the time is too short for all of them, then for some from everywhere
+    every = [every[0], *random.Random(0).sample(every[1:], len(every) - 1)]
+    share = 0.0  # of the bar
+    spent = 0.0  # seconds per setting and epoch
+    best = Trial(every[0], -math.inf, 0, 0)
+    for number, epochs in enumerate(rounds):
+        left = seconds - (time.monotonic() - begun)
+        if spent * epochs > left:
+            break
+        # rounds take about the same time: a third of the settings, three times the epochs
+        until = time.monotonic() + left / (len(rounds) - number)
+        start, done = time.monotonic(), []
+        for settings in every:
+            done.append(_trial(dataset, model, settings, runs, epochs))
+            progress.note(f"epochs {epochs}, {len(done)}/{len(every)}, best {max(t.val for t in done):.2f} %")
+            now = min(99.0, 100 * (time.monotonic() - begun) / seconds)
+            progress.advance(now - share)
+            share = now
+            if time.monotonic() > until:
+                break
+        spent = (time.monotonic() - start) / (len(done) * epochs)
+        trials += done
+        done.sort(key=lambda trial: -trial.val)  # stable: of equal ones the first
+        best = done[0]
+        every = [trial.settings for trial in done[: -(-len(done) // _KEEP)]]
+    progress.advance(99.0 - share)
+    return best
+
+
+def _rounds(epochs: int) -> list[int]:
+    """Epochs of each round, the last one with all of them."""
+    rounds = []
+    short = _FIRST_EPOCHS
+    while short < epochs:
+        rounds.append(short)
+        short *= _KEEP
+    return [*rounds, epochs]
+
+
+def _trial(dataset: Dataset, model: str, settings: Settings, runs: int, epochs: int) -> Trial:
+    """Runs on the first splits, in turn, with seeds from 1000 on: those of experiments are others."""
+    splits = len(dataset.splits)
+    every = [Run(k % splits, 1000 + k) for k in range(runs)]
+    size = replicas_at_once(model, dataset, settings, runs)
+    short = replace(settings, epochs=epochs)
+    values = []
+    for first in range(0, runs, size):
+        results = train_runs(dataset, model, short, every[first : first + size])
+        values += [result.best.val_accuracy for result in results]
+    return Trial(settings, 100 * sum(values) / len(values), runs, epochs)
