@@ -26,11 +26,11 @@ def sparse_linear_kernel(
     rowptr_ptr, plan_ptr, num_rows, num_short, num_middle, num_pieces,
     col_ptr, value_ptr,                     # [E]
     seed_ptr, keep_from, scale,             # [R], 1 / (1 - q); None: no dropout
-    table_ptr, table_row, table_replica,    # [M, D] of each replica
+    table_ptr, table_replica,               # [M, D] of each replica
     bias_ptr,                               # [R, D]
     partial_ptr,                            # [1, pieces, R D]
-    out_ptr, out_row, out_replica,          # [rows, D] of each replica
-    D, width,
+    out_ptr, out_replica,                   # [rows, D] of each replica
+    table_row: tl.constexpr, out_row: tl.constexpr, D: tl.constexpr, width: tl.constexpr,
     TRANSPOSED: tl.constexpr, SLOTS: tl.constexpr, BLOCK_D: tl.constexpr, HUBS: tl.constexpr,
 ):  # fmt: skip
     """out_ir = bias_r + sum_j m_r(i, j) x_ij table_jr, with m_r(j, i) if these are the rows of the transpose of x.
@@ -94,13 +94,13 @@ def _sum_rows(transposed, rows, col, values, table, bias, dropout, seeds, out) -
     """out = x @ table + bias for these rows of the features, or of their transpose."""
     table, bias = table.contiguous(), None if bias is None else bias.contiguous()
     D = table.shape[-1]
-    _, R, *table_strides = layout(table, transposed)
-    out_strides = layout(out, not transposed)[2:]
+    _, R, table_row, table_replica = layout(table, transposed)
+    _, _, out_row, out_replica = layout(out, not transposed)
     config = row_config(D, table.dtype, table.device)
     rows.launch(
         sparse_linear_kernel, R * triton.cdiv(D, config.block), config, col, values,
-        *mask_arguments(dropout, seeds, table.device), table, *table_strides, bias, rows.partial(1, R * D),
-        out, *out_strides, D, R * D, TRANSPOSED=transposed,
+        *mask_arguments(dropout, seeds, table.device), table, table_replica, bias, rows.partial(1, R * D),
+        out, out_replica, table_row, out_row, D, R * D, TRANSPOSED=transposed,
     )  # fmt: skip
     return out
 
