@@ -49,6 +49,11 @@ def calls():
         weight = leaf(N, x.shape[-1]).to(x.dtype)
         return uf.sparse_linear(features.to(x.dtype), weight, x[0], dropout=0.4, seed=2**40 + 1, **options)
 
+    def dense(x):
+        entries = x.detach().to_sparse_csr()
+        parts = entries.crow_indices(), entries.col_indices().int(), entries.values()
+        return uf.ops.sparse_dense((), *parts, x.shape[1], 0.4, torch.tensor([2**40 + 1]), "triton")
+
     def gat(g, x, q):
         heads = x[:, None].expand(N, 4, -1)
         return uf.gat_aggregate(g, heads, leaf(N, 4), leaf(N, 4), dropout=q, seed=2**40 + 1, **options)
@@ -76,6 +81,7 @@ def calls():
         "ada_solve": lambda x: uf.ada_solve(weighted, x, leaf(N), max_iter=2, **options),
         "denoising_energy": lambda x: uf.denoising_energy(plain, x, x.detach(), leaf(N), **options),
         "sparse_linear": sparse_linear,
+        "sparse_linear dense": dense,
         "drop_edges": lambda x: uf.drop_edges(weighted, 0.5, seed=2**40 + 1, **options).degree,
         "local_smoothness": lambda x: uf.local_smoothness(plain, torch.arange(N) % 3, **options),
     }
