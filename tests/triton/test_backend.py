@@ -27,7 +27,7 @@ def test_the_operators():
             "solve",
             "ada_solve",
         ),
-        *("denoising_energy", "local_smoothness", "drop_edges"),
+        *("denoising_energy", "local_smoothness", "drop_edges", "sparse_linear"),
     }
 
 
