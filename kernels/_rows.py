@@ -136,10 +136,11 @@ class Rows:
         self.num_rows = rowptr.shape[0] - 1
         self.num_hubs = self.num_rows - sizes[1]
 
-    def partial(self, tables: int, width: int, dtype: torch.dtype = torch.float32) -> Tensor | None:
-        """Scratch for `tables` sums of `width` columns of every piece, [tables, pieces, width]."""
-        if not self.num_hubs:
-            return None
+    def partial(self, tables: int, width: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        """Scratch for `tables` sums of `width` columns of every piece, [tables, pieces, width].
+
+        A kernel needs the pointer even if there is no hub: the compiler does not know that.
+        """
         return torch.empty((tables, self.sizes[2], width), dtype=dtype, device=self.rowptr.device)
 
     def launch(self, kernel: Any, columns: int, config: Config, *args: Any, **constants: Any) -> None:

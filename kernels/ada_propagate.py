@@ -6,7 +6,7 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from ugnn_fast.kernels._rows import hub_row, hub_sum, kept_edge, of_all_slots, program_rows
+from ugnn_fast.kernels._rows import hub_row, hub_sum, live_entries, of_all_slots, program_rows
 from ugnn_fast.kernels.step import ONE, ZERO, Stepper, column, per_node, rsqrt_degree
 
 from ugnn_fast.ops.ada_propagate import TABLES, kept_sizes
@@ -53,24 +53,18 @@ def ada_propagate_bwd_kernel(
         i, first, end, stride, trips, owner, piece = program_rows(
             rowptr_ptr, plan_ptr, num_rows, num_short, num_middle, SLOTS
         )
-        c_i = tl.load(c_ptr + i * c_row + r * c_replica)
+        row, first, end = i[:, None], first[:, None], end[:, None]  # see live_entries
+        c_i = tl.load(c_ptr + row * c_row + r * c_replica)
         for k in range(trips):
-            at = first + k * stride
-            live = at < end
-            j = tl.load(col_ptr + at, mask=live, other=0).to(tl.int64)
-            if DROP:
-                live &= kept_edge(i, j, drop_seed, keep_from)
-            a = tl.where(live, 1.0, 0.0)
-            if weight_ptr is not None:
-                a = tl.load(weight_ptr + at, mask=live, other=0.0)
+            live, j, a = live_entries(first + k * stride, end, row, col_ptr, weight_ptr, drop_seed, keep_from, DROP)
             c_j = tl.load(c_ptr + j * c_row + r * c_replica, mask=live, other=0.0)
-            at_j = j[:, None] * width + offs[None, :]
-            mask_j = live[:, None] & mask_d[None, :]
-            v_j = a[:, None] * tl.load(table_ptr + at_j, mask=mask_j, other=0.0).to(tl.float32)
+            at_j = j * width + offs[None, :]
+            mask_j = live & mask_d[None, :]
+            v_j = a * tl.load(table_ptr + at_j, mask=mask_j, other=0.0).to(tl.float32)
             t += v_j
-            y += (c_i + c_j)[:, None] * v_j
+            y += (c_i + c_j) * v_j
             if s_ptr is None:
-                s += a[:, None] * tl.load(u_ptr + at_j, mask=mask_j, other=0.0).to(tl.float32)
+                s += a * tl.load(u_ptr + at_j, mask=mask_j, other=0.0).to(tl.float32)
         if stride > 1:
             y = of_all_slots(y, SLOTS, BLOCK_D)
             t = of_all_slots(t, SLOTS, BLOCK_D)

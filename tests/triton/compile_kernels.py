@@ -155,6 +155,8 @@ def compiled(targets):
     backend = uf._backend
     backend._BACKENDS["triton"] = dataclasses.replace(backend._BACKENDS["triton"], runs=True, reason=None)
     backend._interpreting = lambda: True
+    # what kernels would have computed is not there
+    uf.functional.value_checks = lambda x: False
     driver.set_active(Driver())
     JITFunction.run = compile_only
     for name, function, x in calls():
