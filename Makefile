@@ -16,15 +16,17 @@ run: $(VENV)/.run  ## set up and train ADA-UGNN on Cora
 
 test: $(VENV)/.test lint  ## set up, lint and run all tests
 	$(BIN)/python -m pytest -q
+	TRITON_INTERPRET=1 $(BIN)/python -m pytest -q
+
+test-gpu-full: $(VENV)/.test  ## all cases of the GPU kernels: traced on the emulator, then in the interpreter (hours; the latter continues where it was stopped)
+	UGNN_GPU_FULL=1 UGNN_EMULATED=traced $(BIN)/python -m pytest -q tests/cuda/test_operators.py
+	$(BIN)/python scripts/test_gpu_full.py
 
 test-gpu: $(VENV)/.test  ## the CUDA kernels without a GPU: on the emulator in all its builds, and through nvcc
 	UGNN_TEST_GPU=1 $(BIN)/python -m pytest -q tests/cuda
 	UGNN_EMULATED=traced $(BIN)/python -m pytest -q tests/cuda/test_operators.py
 	UGNN_EMULATED=asan ASAN_OPTIONS=detect_leaks=0 LD_PRELOAD=$$(g++ -print-file-name=libasan.so) \
 	    $(BIN)/python -m pytest -q tests/cuda/test_operators.py
-
-test-gpu-full: $(VENV)/.test  ## every graph, width, dtype and schedule in the traced build
-	UGNN_GPU_FULL=1 UGNN_EMULATED=traced $(BIN)/python -m pytest -q tests/cuda/test_operators.py
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .

@@ -141,10 +141,11 @@ class Rows:
         self.batch = None if backend == "triton" else _cuda.Batch(_cuda.launcher(backend))
         self.collecting = False
 
-    def partial(self, tables: int, width: int, dtype: torch.dtype = torch.float32) -> Tensor | None:
-        """Scratch for `tables` sums of `width` columns of every piece, [tables, pieces, width]."""
-        if not self.num_hubs:
-            return None
+    def partial(self, tables: int, width: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        """Scratch for `tables` sums of `width` columns of every piece, [tables, pieces, width].
+
+        A kernel needs the pointer even if there is no hub: the compiler does not know that.
+        """
         return torch.empty((tables, self.sizes[2], width), dtype=dtype, device=self.rowptr.device)
 
     @contextlib.contextmanager

@@ -6,7 +6,7 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from ugnn_fast.kernels._rows import hub_row, hub_sum, kept_edge, of_all_slots, program_rows
+from ugnn_fast.kernels._rows import hub_row, hub_sum, live_entries, of_all_slots, program_rows
 from ugnn_fast.kernels.step import ONE, ZERO, Stepper, column, per_node, rsqrt_degree
 
 from ugnn_fast.ops._native_call import acc_dtype
@@ -54,24 +54,18 @@ def ada_propagate_bwd_kernel(
         i, first, end, stride, trips, owner, piece = program_rows(
             rowptr_ptr, plan_ptr, num_rows, num_short, num_middle, SLOTS
         )
-        c_i = tl.load(c_ptr + i * c_row + r * c_replica)
+        row, first, end = i[:, None], first[:, None], end[:, None]  # see live_entries
+        c_i = tl.load(c_ptr + row * c_row + r * c_replica)
         for k in range(trips):
-            at = first + k * stride
-            live = at < end
-            j = tl.load(col_ptr + at, mask=live, other=0).to(tl.int64)
-            if DROP:
-                live &= kept_edge(i, j, drop_seed, keep_from)
-            a = tl.where(live, 1.0, 0.0)
-            if weight_ptr is not None:
-                a = tl.load(weight_ptr + at, mask=live, other=0.0)
+            live, j, a = live_entries(first + k * stride, end, row, col_ptr, weight_ptr, drop_seed, keep_from, DROP)
             c_j = tl.load(c_ptr + j * c_row + r * c_replica, mask=live, other=0.0)
-            at_j = j[:, None] * width + offs[None, :]
-            mask_j = live[:, None] & mask_d[None, :]
-            v_j = a[:, None] * tl.load(table_ptr + at_j, mask=mask_j, other=0.0).to(tl.float32)
+            at_j = j * width + offs[None, :]
+            mask_j = live & mask_d[None, :]
+            v_j = a * tl.load(table_ptr + at_j, mask=mask_j, other=0.0).to(tl.float32)
             t += v_j
-            y += (c_i + c_j)[:, None] * v_j
+            y += (c_i + c_j) * v_j
             if s_ptr is None:
-                s += a[:, None] * tl.load(u_ptr + at_j, mask=mask_j, other=0.0).to(tl.float32)
+                s += a * tl.load(u_ptr + at_j, mask=mask_j, other=0.0).to(tl.float32)
         if stride > 1:
             y = of_all_slots(y, SLOTS, BLOCK_D)
             t = of_all_slots(t, SLOTS, BLOCK_D)
@@ -158,7 +152,8 @@ def ada_propagate(graph, x, c, c_value, steps, memory, backend, check) -> tuple[
 
 def ada_propagate_backward(graph, grad_h, h, c, kept, steps, memory, backend, need_x, need_c) -> tuple[Tensor, Tensor]:
     """Body of ugnn::ada_propagate_backward."""
-    grad_h, c, rho = grad_h.contiguous(), c.contiguous(), rsqrt_degree(graph, acc_dtype(grad_h.dtype), backend)
+    grad_h, c, kept = grad_h.contiguous(), c.contiguous(), kept.contiguous()
+    rho = rsqrt_degree(graph, acc_dtype(grad_h.dtype), backend)
     b, all_u, all_s = _kept_parts(kept, grad_h, c.shape, steps, memory)
     q = column(b, grad_h) * grad_h.to(b.dtype)
     if not need_c:

@@ -4,7 +4,7 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from ugnn_fast.kernels._rows import hub_row, hub_sum, kept_edge, of_all_slots, program_rows
+from ugnn_fast.kernels._rows import hub_row, hub_sum, live_entries, of_all_slots, program_rows
 from ugnn_fast.kernels.step import Stepper, rsqrt_degree
 
 
@@ -32,22 +32,15 @@ def edge_energy_kernel(
             rowptr_ptr, plan_ptr, num_rows, num_short, num_middle, SLOTS
         )
         acc = tl.zeros((SLOTS, BLOCK_D), tl.float32)
-        f_i = tl.load(f_ptr + i[:, None] * width + offs[None, :], mask=mask_d[None, :], other=0.0).to(tl.float32)
-        u_i = tl.load(rho_ptr + i)[:, None] * f_i
+        row, first, end = i[:, None], first[:, None], end[:, None]  # see live_entries
+        f_i = tl.load(f_ptr + row * width + offs[None, :], mask=mask_d[None, :], other=0.0).to(tl.float32)
+        u_i = tl.load(rho_ptr + row) * f_i
         for k in range(trips):
-            at = first + k * stride
-            live = at < end
-            j = tl.load(col_ptr + at, mask=live, other=0).to(tl.int64)
-            if DROP:
-                live &= kept_edge(i, j, drop_seed, keep_from)
-            a = tl.where(live, 1.0, 0.0)
-            if weight_ptr is not None:
-                a = tl.load(weight_ptr + at, mask=live, other=0.0)
+            live, j, a = live_entries(first + k * stride, end, row, col_ptr, weight_ptr, drop_seed, keep_from, DROP)
             rho_j = tl.load(rho_ptr + j, mask=live, other=0.0)
-            mask = live[:, None] & mask_d[None, :]
-            f_j = tl.load(f_ptr + j[:, None] * width + offs[None, :], mask=mask, other=0.0).to(tl.float32)
-            off = tl.where(live[:, None], u_i - rho_j[:, None] * f_j, 0.0)
-            acc += a[:, None] * off * off
+            f_j = tl.load(f_ptr + j * width + offs[None, :], mask=live & mask_d[None, :], other=0.0).to(tl.float32)
+            off = tl.where(live, u_i - rho_j * f_j, 0.0)
+            acc += a * off * off
         if stride > 1:
             acc = of_all_slots(acc, SLOTS, BLOCK_D)
         if piece >= 0:

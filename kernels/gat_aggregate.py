@@ -271,7 +271,7 @@ class _Heads:
         self.parts = triton.cdiv(D, self.config.block)
         self.columns = R * triton.cdiv(H // R, self.heads) * self.parts
         if seeds is not None:
-            seeds = seeds.to(x.device, non_blocking=True)
+            seeds = seeds.contiguous().to(x.device, non_blocking=True)
         self.dropping = keep_from > 0
         self.args = (
             graph[1], drop_seed, keep_from, seeds, _random.keep_from(dropout), 1 / (1 - dropout), slope, H, H // R,

@@ -66,7 +66,7 @@ def neighbor_stat_kernel(
     var_ptr, mean_ptr,  # [N, width]
     w_ptr, bias_ptr,    # of ada_c: [width], [programs of a row]
     s, c_ptr,           # [N, programs of a row]
-    D, width,
+    D: tl.constexpr, width: tl.constexpr,
     VAR: tl.constexpr, DROP: tl.constexpr, SLOTS: tl.constexpr, BLOCK_D: tl.constexpr, HUBS: tl.constexpr,
 ):  # fmt: skip
     """mean_i = sum_j a_ij x_j / d_i,   var_i = sum_j a_ij (x_j - mean_i)^2 / d_i,   c_i = s sigmoid(<stat_i, w> + bias)
@@ -163,7 +163,7 @@ def neighbor_var_bwd_kernel(
     x_ptr, mean_ptr, grad_ptr,      # [N, width]
     partial_ptr,                    # [1, pieces, width]
     grad_x_ptr,                     # [N, width]
-    D, width,
+    D: tl.constexpr, width: tl.constexpr,
     DROP: tl.constexpr, SLOTS: tl.constexpr, BLOCK_D: tl.constexpr, HUBS: tl.constexpr,
 ):  # fmt: skip
     """dx_i = 2 sum_j a_ij / d_j g_j (x_i - mean_j), the sum over the row of i as the matrix is its own transpose.

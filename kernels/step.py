@@ -13,7 +13,7 @@ from ugnn_fast.kernels._rows import (
     coefficient,
     hub_row,
     hub_sum,
-    kept_edge,
+    live_entries,
     of_all_slots,
     program_rows,
 )
@@ -22,10 +22,10 @@ from ugnn_fast.kernels.kept_degree import kept_degree
 
 @triton.jit
 def entry_weight(at, live, c_i, j, r, c_ptr, c_row, c_replica, edge_ptr, reverse_ptr):
-    """W_ij of the entries `at`, [SLOTS]: 1, c_i + c_j, or e_ij (e_ji with reverse); 0 where not live."""
+    """W_ij of the entries `at`, [SLOTS, 1]: 1, c_i + c_j, or e_ij (e_ji with reverse); 0 where not live."""
     w = tl.where(live, 1.0, 0.0)
     if c_ptr is not None:
-        w *= c_i + tl.load(c_ptr + j.to(tl.int64) * c_row + r * c_replica, mask=live, other=0.0)
+        w *= c_i + tl.load(c_ptr + j * c_row + r * c_replica, mask=live, other=0.0)
     if edge_ptr is not None:
         if reverse_ptr is not None:
             at = tl.load(reverse_ptr + at, mask=live, other=0)
@@ -76,23 +76,17 @@ def step_kernel(
         i, first, end, stride, trips, owner, piece = program_rows(
             rowptr_ptr, plan_ptr, num_rows, num_short, num_middle, SLOTS
         )
+        row, first, end = i[:, None], first[:, None], end[:, None]  # see live_entries
         c_i = 0.0
         if c_ptr is not None:
-            c_i = tl.load(c_ptr + i * c_row + r * c_replica)
+            c_i = tl.load(c_ptr + row * c_row + r * c_replica)
         for k in range(trips):
             at = first + k * stride
-            live = at < end
-            j = tl.load(col_ptr + at, mask=live, other=0)
-            if DROP:
-                live &= kept_edge(i, j, drop_seed, keep_from)
-            u = tl.load(
-                table_ptr + j.to(tl.int64)[:, None] * width + offs[None, :],
-                mask=live[:, None] & mask_d[None, :], other=0.0,
-            ).to(ACC)  # fmt: skip
+            live, j, a = live_entries(at, end, row, col_ptr, weight_ptr, drop_seed, keep_from, DROP)
+            u = tl.load(table_ptr + j * width + offs[None, :], mask=live & mask_d[None, :], other=0.0).to(ACC)
             if weight_ptr is not None:
-                u *= tl.load(weight_ptr + at, mask=live, other=0.0)[:, None]
-            w = entry_weight(at, live, c_i, j, r, c_ptr, c_row, c_replica, edge_ptr, reverse_ptr)
-            acc += w[:, None] * u
+                u *= a
+            acc += entry_weight(at, live, c_i, j, r, c_ptr, c_row, c_replica, edge_ptr, reverse_ptr) * u
             if s_ptr is not None:
                 plain += u
         if stride > 1:

@@ -39,6 +39,7 @@ def pytest_configure(config):
         "triton: for Triton's interpreter alone",
         "float64: in float64, which Triton's kernels do not have",
         "needs(*ops): for backends that have these operators",
+        "long: takes long in Triton's interpreter, only with --whole-product there",
     ):
         config.addinivalue_line("markers", line)
 
@@ -57,6 +58,7 @@ def _belongs_here(item):
     return (
         "triton" in (given.get("backend"), case.get("backend") if isinstance(case, dict) else None)
         and not item.get_closest_marker("float64")
+        and (testing.whole_product or not item.get_closest_marker("long"))
         and all(op in has for marker in item.iter_markers("needs") for op in marker.args)
     )
 

@@ -14,7 +14,7 @@ from ugnn_fast.testing import strided
 # a Graph keeps these contiguous
 OF_GRAPH = (
     *("rowptr", "col", "weight", "degree", "hubs", "order", "near_rowptr", "near_col", "near_weight"),
-    "reverse",
+    *("plan", "reverse"),
 )
 # storage offsets and strides are compared with those of fake tensors
 pytestmark = [pytest.mark.plain_memory, pytest.mark.usefixtures("cpu")]
@@ -33,9 +33,9 @@ def ada_ugnn(g, x, W, weight):
 
 def sparse_linear(g, weight, bias):
     # torch.compile takes no sparse tensor: the adjacency, which is its own transpose, as features
-    entries = g.rowptr, g.col, weight.detach().new_ones(g.num_edges)
+    entries = g.rowptr, g.col, weight.detach().new_ones(g.num_edges), g.col[:0], []
     seeds = torch.arange(1 if weight.dim() == 2 else 2, device="cpu")
-    return ops.sparse_linear((), *entries, *entries, weight, bias, 0.4, seeds, "cpu")
+    return ops.sparse_linear((*entries, *entries), weight, bias, 0.4, seeds, "cpu")
 
 
 # name: (function(g, *tensors), shapes of the tensors, "N" and "E" standing for those of the graph)

@@ -136,7 +136,7 @@ for name in ("chain", "weighted_no_self_loops"):
         entries = at_the_edge(g.rowptr), at_the_edge(g.col), at_the_edge(torch.ones(E).to(dtype))
         seed = at_the_edge(torch.tensor([3]))
         for chance in ((0.0, None), (0.5, seed)):
-            ops.sparse_linear((), *entries, *entries, x, x[0], *chance, "cpu").backward(cotangent)
+            ops.sparse_linear((*entries, g.col[:0], []) * 2, x, x[0], *chance, "cpu").backward(cotangent)
             ops.sparse_dense((), *entries, N, *chance, "cpu")
         table, bias = (at_the_edge(torch.rand(shape).to(dtype)) for shape in ((D, H), (H,)))
         for relu, chance in ((False, 0.0), (True, 0.3)):

@@ -26,7 +26,7 @@ OPS = (
     "dropout",
     "dropout_linear",
 )
-_TRITON_OPS = tuple(op for op in OPS if op not in ("sparse_linear", "dropout", "dropout_linear"))
+_TRITON_OPS = tuple(op for op in OPS if op not in ("dropout", "dropout_linear"))
 _DTYPES = {
     "cpu": (torch.float32, torch.float64, torch.bfloat16),
     "triton": (torch.float32, torch.float16, torch.bfloat16),

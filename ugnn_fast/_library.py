@@ -23,6 +23,12 @@ GRAPH = (
     " Tensor near_col, Tensor? near_weight, Tensor plan, int[] plan_sizes, int drop_seed, int keep_from"
 )
 
+# The same for sparse features, ugnn_fast._sparse.SparseFeatures, of the operators that take these in place of a graph.
+FEATURES = (
+    "Tensor rowptr, Tensor col, Tensor values, Tensor plan, int[] plan_sizes,"
+    " Tensor t_rowptr, Tensor t_col, Tensor t_values, Tensor t_plan, int[] t_plan_sizes"
+)
+
 _lib = torch.library.Library("ugnn", "DEF")
 
 
@@ -55,7 +61,7 @@ def _plain_eager(args: tuple) -> bool:
 
 
 class Operator:
-    """A registered operator. Called with a graph's tensors as one tuple (or none, if it takes no graph)."""
+    """A registered operator. Called with the tensors of a graph or of features as one tuple, () if it takes neither."""
 
     def __init__(self, op: Any, body: Callable, function: type[torch.autograd.Function] | None, first_only: bool):
         self.op, self._body, self._first_only = op, body, first_only
@@ -88,7 +94,7 @@ def define(
     behind the graph as they shall be inside an autocast region of that dtype.
     """
     name, _, parameters = schema.partition("(")
-    split = GRAPH.count(",") + 1 if parameters.startswith(GRAPH) else 0
+    split = next((first.count(",") + 1 for first in (GRAPH, FEATURES) if parameters.startswith(first)), 0)
     _lib.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
     op = getattr(torch.ops.ugnn, name).default
     names = [parameter.split()[-1] for parameter in parameters.partition(")")[0].split(",")]

@@ -9,30 +9,42 @@ from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from ugnn_fast._checks import shape
+from ugnn_fast._row_plan import row_plan
 
 
 class SparseFeatures(NamedTuple):
-    """The E stored entries of x [N, F], and of its transpose."""
+    """The E stored entries of x [N, F], and of its transpose; with plans for kernels that ask for them."""
 
     rowptr: Tensor  # int64 [N + 1]
     col: Tensor  # int32 [E]
     values: Tensor  # [E]
+    plan: Tensor  # ugnn_fast._row_plan, empty if there is none
+    plan_sizes: list[int]
     t_rowptr: Tensor  # int64 [F + 1]
     t_col: Tensor  # int32 [E]
     t_values: Tensor  # [E]
+    t_plan: Tensor
+    t_plan_sizes: list[int]
+
+    def planned(self) -> SparseFeatures:
+        (plan, sizes), (t_plan, t_sizes) = row_plan(self.rowptr), row_plan(self.t_rowptr)
+        return self._replace(plan=plan, plan_sizes=sizes, t_plan=t_plan, t_plan_sizes=t_sizes)
 
 
 # made once per tensor, freed with it; with the version of the tensor, which every change in place raises
 _found: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
 
 
-def sparse_features(x: Tensor) -> SparseFeatures:
-    """The entries of a sparse CSR tensor, checked and transposed at its first use."""
+def sparse_features(x: Tensor, backend: str = "cpu") -> SparseFeatures:
+    """The entries of a sparse CSR tensor, checked and transposed at its first use; planned, if the backend wants it."""
     # tensors made in inference mode have no version
     version = None if x.is_inference() else x._version
     found = _found.get(x)
     if found is None or found[0] != version:
         found = _found[x] = version, _build(x)
+    # a plan is never empty
+    if backend != "cpu" and not found[1].plan_sizes:
+        found = _found[x] = version, found[1].planned()
     return found[1]
 
 
@@ -54,4 +66,5 @@ def _build(x: Tensor) -> SparseFeatures:
     order = col.argsort(stable=True)
     t_rowptr = torch.zeros(F + 1, dtype=torch.int64, device=x.device)
     t_rowptr[1:] = torch.bincount(col, minlength=F).cumsum(0)
-    return SparseFeatures(rowptr, col, values.clone(), t_rowptr, row[order], values[order])
+    none: tuple[Tensor, list[int]] = col[:0], []
+    return SparseFeatures(rowptr, col, values.clone(), *none, t_rowptr, row[order], values[order], *none)

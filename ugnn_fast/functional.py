@@ -326,11 +326,10 @@ def sparse_linear(
     seeds = None if dropout == 0 else draw_seeds(R) if seed is None else check_seeds(seed)
     if seeds is not None and len(seeds) != R:
         raise ValueError(f"seed must be {'one int' if R == 1 else f'R = {R} ints'}, got {len(seeds)}")
-    features = sparse_features(x)
     chosen = choose("sparse_linear", backend, weight)
     if chosen == "reference":
-        return reference.sparse_linear(features, _reference_storage(weight), bias, dropout, seeds)
-    return ops.sparse_linear((), *features, weight, bias, dropout, seeds, chosen)
+        return reference.sparse_linear(sparse_features(x), _reference_storage(weight), bias, dropout, seeds)
+    return ops.sparse_linear(sparse_features(x, chosen), weight, bias, dropout, seeds, chosen)
 
 
 def _tracked(*tensors: Tensor | None) -> bool:

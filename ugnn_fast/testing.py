@@ -28,8 +28,8 @@ HUB_TOLERANCE = {"factor": 8.0, "units": 64.0}
 WIDTHS = (1, 2, 3, 7, 8, 9, 16, 33, 40, 64, 130)
 # for Triton, whose columns go by powers of two: whole blocks, parts of one, several
 TRITON_WIDTHS = (1, 3, 8, 16, 33, 40, 64, 130)
-# operators of Triton whose tests are those of others: no cases of their own
-_WITHOUT_CASES = ("neighbor_mean", "local_smoothness", "drop_edges")
+# operators of Triton in whose cases all graphs meet all widths, together
+_GRAPH_BY_WIDTH = ("ada_propagate", "propagate", "neighbor_var", "ada_c", "denoising_energy")
 # whether Triton gets the whole product of graph, width, dtype, operator and mode, not a pairwise cover; see Makefile
 whole_product = False
 
@@ -160,18 +160,27 @@ def product_of(
 
 
 def operator_cases(
-    op: str, valid: Callable[..., bool] = lambda **case: True, modes: Sequence[str] = (), **axes: Sequence[Any]
+    op: str,
+    valid: Callable[..., bool] = lambda **case: True,
+    modes: Sequence[str] = (),
+    largest: int = 12040,
+    **axes: Sequence[Any],
 ) -> list[dict[str, Any]]:
     """backend_cases() over sample graphs, widths, dtypes, replicas, layouts and the given axes.
 
-    The reference has no code that depends on widths or hubs, and gets few of them. Hubs stay narrow.
+    The reference has no code that depends on widths or hubs, and gets few of them. Hubs stay narrow. largest: values of
+    a table in the cover of Triton, whose interpreter is slow.
     """
-
-    def small_enough(graph: str, D: int, R: int | None, **case: Any) -> bool:
-        narrow = D * (R or 1) <= 40 if graph.startswith("small") else D <= 40 and R is None
-        return ("hub" not in graph or narrow) and valid(graph=graph, D=D, R=R, **case)
-
     graphs = sample_graphs()
+
+    def small_enough(graph: str, D: int, R: int | None, backend: str, **case: Any) -> bool:
+        width = D * (R or 1)
+        if backend == "triton":
+            small = whole_product or graphs[graph].num_nodes * width <= largest
+        else:
+            small = "hub" not in graph or (D <= 40 and R is None)
+        return small and valid(graph=graph, D=D, R=R, **case)
+
     large = [name for name in graphs if not name.startswith("small")]
     sizes: dict[str, dict[str, Sequence[Any]]] = {
         "cpu": {"graph": large, "D": WIDTHS},
@@ -191,15 +200,14 @@ def backend_cases(
     """pairwise() over the dtypes of a backend and its `axes`, first the graph and the width, for each backend.
 
     In a process with Triton's interpreter the cases are those of backend triton, none if it lacks the operator. There
-    graphs and widths meet in the cases of all its operators together; with whole_product graph, width, dtype and the
+    graphs and widths meet in the cases of several operators together; with whole_product graph, width, dtype and the
     axes called `modes` are multiplied, and others drawn.
     """
     if not _interpreting():
         dtypes = (torch.float32, torch.float64, torch.bfloat16)
         each = ({"backend": [name], **axes[name], "dtype": dtypes} for name in ("cpu", "reference"))
         return [case for own in each for case in pairwise(own, valid)]
-    ops = [name for name in backends()["triton"].ops if name not in _WITHOUT_CASES]
-    if op not in ops:
+    if op not in backends()["triton"].ops:
         return []
     own = {"backend": ["triton"], **axes["triton"], "dtype": (torch.float32, torch.float16, torch.bfloat16)}
     _, graph, D, *_ = own
@@ -207,10 +215,13 @@ def backend_cases(
         multiplied = {name: own[name] for name in ("backend", graph, D, "dtype", *modes)}
         return product_of(multiplied, {name: axis for name, axis in own.items() if name not in multiplied}, valid)
 
+    sharing = [name for name in _GRAPH_BY_WIDTH if name in backends()["triton"].ops]
+
     def asked(**pair: Any) -> bool:
-        if set(pair) != {graph, D}:
+        if set(pair) != {"graph", "D"}:
             return True
-        return (own[graph].index(pair[graph]) + own[D].index(pair[D])) % len(ops) == ops.index(op)
+        turn = (own["graph"].index(pair["graph"]) + own["D"].index(pair["D"])) % len(sharing)
+        return op in sharing and turn == sharing.index(op)
 
     return pairwise(own, valid, asked=asked)
 

@@ -42,7 +42,7 @@ def valid(graph, R, c, **_):
     return GRAPHS[graph].num_nodes <= 512 and (c != "replica" or R is not None)
 
 
-CASES = operator_cases("ada_solve", valid, modes=("c",), c=("number", "scalar", "node", "replica"))
+CASES = operator_cases("ada_solve", valid, modes=("c",), largest=2600, c=("number", "scalar", "node", "replica"))
 
 
 @pytest.mark.parametrize("case", CASES, ids=case_id)

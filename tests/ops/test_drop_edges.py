@@ -26,7 +26,8 @@ def operators(g, x, c, backend):
     """Results of all operators that the backend has, and the gradients of x and c through them."""
     N, D = x.shape
     heads, scores = x.reshape(N, 1, D).tile(1, 2, 1), x.new_ones(N, 2) * c.unsqueeze(1)
-    tol = 1e-10 if x.dtype == torch.float64 else 1e-6
+    # iterations on the same matrix are the same, however few
+    solve = {"tol": 1e-10} if x.dtype == torch.float64 else {"max_iter": 3}
     has = uf.backends()[backend].ops
     calls = {
         "ada_propagate": [
@@ -44,7 +45,7 @@ def operators(g, x, c, backend):
             lambda: uf.gat_aggregate(g, heads, scores, 0.5 * scores, dropout=0.3, seed=5, backend=backend)
         ],
         "denoising_energy": [lambda: uf.denoising_energy(g, x, 2 * x, c, backend=backend)],
-        "ada_solve": [lambda: uf.ada_solve(g, x, c, tol=tol, backend=backend)],
+        "ada_solve": [lambda: uf.ada_solve(g, x, c, **solve, return_info=True, backend=backend)[0]],
     }
     results = [call() for op, of_op in calls.items() if op in has for call in of_op]
     loss = sum(result.square().sum() for result in results)
@@ -54,11 +55,15 @@ def operators(g, x, c, backend):
     return [*results, *gradients]
 
 
+SOME = ("isolated", "star", "weighted_no_self_loops", "small_hub")
+
+
 @pytest.mark.needs("drop_edges")
-@pytest.mark.parametrize("name", GRAPHS)
+@pytest.mark.filterwarnings("ignore:.*residual")
+@pytest.mark.parametrize("name", SOME if uf._backend._interpreting() else GRAPHS)
 def test_operators_see_the_kept_edges_only(backend, name):
     triton = backend == "triton"
-    g = GRAPHS["small_hub" if triton and "hub" in name else name]
+    g = GRAPHS[name]
     seed = 2**63 + 11
     view, expected = uf.drop_edges(g, Q, seed=seed, backend=backend), rebuilt(g, seed)
     torch.testing.assert_close(view.degree, expected.degree, rtol=1e-6, atol=0)

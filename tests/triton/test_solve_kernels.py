@@ -9,7 +9,7 @@ import ugnn_fast as uf
 from ugnn_fast import _backend, solving
 from ugnn_fast.testing import degrees, entries, product, sample_graphs
 
-pytestmark = pytest.mark.skipif(not uf.backends()["triton"].runs, reason=str(uf.backends()["triton"].reason))
+pytestmark = pytest.mark.triton
 DEVICE = "cpu" if _backend._interpreting() or not torch.cuda.is_available() else "cuda"
 WEIGHTED = sample_graphs()["weighted"].to(DEVICE)
 

@@ -61,10 +61,11 @@ class SparseLinear(nn.Module):
     def product(self, x: Tensor, p: float, *, relu: bool = False) -> Tensor:
         """The layer on a checked x, with dropout p whatever the mode; relu: of x, which is dense then, before it."""
         if x.layout is torch.sparse_csr:
-            if self.replicas is not None or not _dense_is_faster(x, self.weight):
+            backend = None if self.replicas is not None else _dense_backend(x, self.weight)
+            if backend is None:
                 return sparse_linear(x, self.weight, self.bias, dropout=p)
             seed = None if p == 0 else draw_seeds(1)
-            x, p = ops.sparse_dense((), *sparse_features(x)[:3], self.in_features, p, seed, "cpu"), 0.0
+            x, p = ops.sparse_dense((), *sparse_features(x)[:3], self.in_features, p, seed, backend), 0.0
         elif self.replicas is not None and x.dim() == 2:
             x = x.unsqueeze(1).expand(-1, self.replicas, -1)
         return dropout_linear(x, self.weight, self.bias, relu=relu, dropout=p)
@@ -75,8 +76,12 @@ class SparseLinear(nn.Module):
         return f"{self.in_features}, {self.out_features}{bias}, dropout={self.dropout:g}{replicas}"
 
 
-def _dense_is_faster(x: Tensor, weight: Tensor) -> bool:
-    return x._nnz() > DENSE_FROM * x.shape[0] * x.shape[1] and choose("sparse_linear", "auto", weight) == "cpu"
+def _dense_backend(x: Tensor, weight: Tensor) -> str | None:
+    """The backend that makes x dense, if that is faster than the sparse product."""
+    if x._nnz() <= DENSE_FROM * x.shape[0] * x.shape[1]:
+        return None
+    chosen = choose("sparse_linear", "auto", weight)
+    return None if chosen == "reference" else chosen
 
 
 def check_input(
