@@ -155,8 +155,9 @@ def compiled(targets):
     backend = uf._backend
     backend._BACKENDS["triton"] = dataclasses.replace(backend._BACKENDS["triton"], runs=True, reason=None)
     backend._interpreting = lambda: True
-    # what kernels would have computed is not there
+    # what kernels would have computed is not there, and whoever looks at it shall see the same every time
     uf.functional.value_checks = lambda x: False
+    torch.empty, torch.empty_like, torch.Tensor.new_empty = torch.ones, torch.ones_like, torch.Tensor.new_ones
     driver.set_active(Driver())
     JITFunction.run = compile_only
     for name, function, x in calls():
