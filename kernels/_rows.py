@@ -21,7 +21,7 @@ from ugnn_fast.device import _cuda
 
 # Told a limit, NVIDIA's assembler uses what a kernel needs; by itself it sometimes spills two registers to fit one more
 # block on a processor. AMD's has no such option.
-REGISTERS = {} if torch.version.hip else {"maxnreg": 128}
+REGISTERS = {} if torch.version.hip else {"maxnreg": 168}
 PIECE: tl.constexpr = tl.constexpr(_row_plan.PIECE)
 DROP_EDGE: tl.constexpr = tl.constexpr(0)  # streams of random numbers, see ugnn_fast._random
 ATTENTION: tl.constexpr = tl.constexpr(1)

@@ -15,7 +15,7 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from ugnn_fast.kernels._rows import coefficient
+from ugnn_fast.kernels._rows import REGISTERS, coefficient
 from ugnn_fast.kernels.step import ZERO, Coef, Stepper, column, per_node
 
 from ugnn_fast.ops.row_sum import row_sum
@@ -231,7 +231,9 @@ class _Vectors:
 
     def _launch(self, kernel: Any, *args: Any) -> None:
         config = self.stepper.config
-        kernel[self.grid](*args, *self.sizes, SLOTS=config.slots, BLOCK_D=config.block, num_warps=config.warps)
+        kernel[self.grid](
+            *args, *self.sizes, SLOTS=config.slots, BLOCK_D=config.block, num_warps=config.warps, **REGISTERS
+        )
 
     def _step_lengths(self, lengths: bool) -> None:
         blocks, width = self.sums.shape[0], self.sizes[2]

@@ -173,7 +173,7 @@ def test_run_writes_csv_table_and_picture(tmp_path, capsys, small_run):
     table = (tmp_path / report.TABLE_NAME).read_text()
     assert table in said.out
     assert "| cora (2,708 / 13,264), 2, 2 | fwdbwd |" in table
-    assert rows[0]["p50_ms"] in table and f"{rows[0]['speedup']}x" in table
+    assert rows[0]["p50_ms"] in table and f"{float(rows[0]['speedup']):.2f}x" in table
     assert (tmp_path / report.PICTURE_NAME).read_bytes().startswith(b"\x89PNG")
 
 
