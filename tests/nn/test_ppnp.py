@@ -84,10 +84,11 @@ def test_trains_on_cora():
     data = uf.datasets.load("cora")
     x = uf.datasets.row_normalize(data.x)
     torch.manual_seed(0)
-    net = PPNP(x.shape[1], 16, int(data.y.max()) + 1, dropout=0.5)
+    net = PPNP(x.shape[1], 16, int(data.y.max()) + 1)
     optimizer = torch.optim.Adam(net.parameters(), lr=0.05, weight_decay=5e-4)
     train, _, test = data.splits[0]
-    for _ in range(40):
+    # after 40 epochs seeds differ by 0.1, whichever generator makes the masks
+    for _ in range(200):
         optimizer.zero_grad()
         torch.nn.functional.cross_entropy(net(x, data.graph)[train], data.y[train]).backward()
         optimizer.step()
