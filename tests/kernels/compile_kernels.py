@@ -1,7 +1,7 @@
 """Compiles what the operators launch for GPUs that are not here: registers, shared memory and spills of every kernel.
 
-    python tests/triton/compile_kernels.py --update    # writes resources.csv anew
-    python tests/triton/compile_kernels.py sm_90       # prints the figures of some targets
+    python tests/kernels/compile_kernels.py --update    # writes resources.csv anew
+    python tests/kernels/compile_kernels.py sm_90       # prints the figures of some targets
 
 Operators are called as ever, forward and backward, but a launch ends after the compiler: Triton specialises its
 arguments for each target, and nothing is computed. So every version of a kernel is one that the package launches.

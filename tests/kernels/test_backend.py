@@ -15,7 +15,7 @@ GRAPHS = sample_graphs()
 
 
 def test_the_operators():
-    # whoever adds one also adds it to tests/ops and to tests/triton/compile_kernels.py
+    # whoever adds one also adds it to tests/ops and to tests/kernels/compile_kernels.py
     assert set(uf.backends()["triton"].ops) == {
         *(
             "ada_propagate",
