@@ -35,7 +35,7 @@ def sparse_dense(no_graph, rowptr, col, values, columns, dropout, seed, backend)
     """Body of ugnn::sparse_dense."""
     N = rowptr.shape[0] - 1
     out = values.new_zeros((N, columns))
-    mask = mask_arguments(dropout, seed, values.device)
+    mask = mask_arguments(dropout, seed)
     if N:
         with on_device(values.device.index):
             sparse_dense_kernel[(N,)](rowptr, col, values, *mask, out, columns, BLOCK=256, num_warps=4)

@@ -1,6 +1,5 @@
 """dropout(x) @ weight + bias for sparse x, and its backward, which is its transpose."""
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -83,11 +82,11 @@ def sparse_linear_kernel(
     tl.store(out_ptr + at_out, acc.to(out_ptr.dtype.element_ty), mask=owner & mask_d[None, :])
 
 
-def mask_arguments(share: float, seeds: Tensor | None, device: torch.device) -> tuple[Tensor | None, int, float]:
+def mask_arguments(share: float, seeds: Tensor | None) -> tuple[Tensor | None, int, float]:
     """seed_ptr, keep_from and scale of a kernel."""
     if seeds is None:
         return None, 0, 1.0
-    return seeds.to(device, non_blocking=True).contiguous(), keep_from(share), 1 / (1 - share)
+    return seeds.contiguous(), keep_from(share), 1 / (1 - share)
 
 
 def _sum_rows(transposed, rows, col, values, table, bias, dropout, seeds, out) -> Tensor:
@@ -99,7 +98,7 @@ def _sum_rows(transposed, rows, col, values, table, bias, dropout, seeds, out) -
     config = row_config(D, table.dtype, table.device)
     rows.launch(
         sparse_linear_kernel, R * triton.cdiv(D, config.block), config, col, values,
-        *mask_arguments(dropout, seeds, table.device), table, table_replica, bias, rows.partial(1, R * D),
+        *mask_arguments(dropout, seeds), table, table_replica, bias, rows.partial(1, R * D),
         out, out_replica, table_row, out_row, D, R * D, TRANSPOSED=transposed,
     )  # fmt: skip
     return out
