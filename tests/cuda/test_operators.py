@@ -4,12 +4,15 @@ import functools
 import itertools
 import os
 import random
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 import torch
 
 import ugnn_fast as uf
+from tests.cuda.emulated import ROOT
 from tests.ops import test_ada_propagate, test_propagate
 from ugnn_fast._random import kept_entries
 from ugnn_fast.testing import case_id, pairwise, sample_graphs, strided
@@ -176,6 +179,28 @@ def test_cora_takes_one_launch(emulated, monkeypatch):
     got = uf.propagate(g, x, 10, agg=0.9, skip=0.1, backend=BACKEND)
     assert emulated.launches == [("step", 10, True)]
     torch.testing.assert_close(got, uf.propagate(g, x, 10, agg=0.9, skip=0.1, backend="reference"))
+
+
+@pytest.mark.skipif("UGNN_EMULATED" in os.environ, reason="one build is enough")
+def test_triton_need_not_be_installed(emulated):
+    code = """
+import sys
+sys.modules["triton"] = None
+import torch
+import ugnn_fast as uf
+from tests.cuda.emulated import Emulated, build, install, load
+install(Emulated(load(build("plain"))))
+assert not uf.backends()["triton"].built
+g = uf.datasets.load("cora").graph
+x, c = torch.randn(g.num_nodes, 3, requires_grad=True), torch.rand(g.num_nodes, requires_grad=True)
+for backend in ("cuda-emulated", "cpu"):
+    h = uf.ada_propagate(g, x, c, 2, backend=backend)
+    print(*(float(t.double().norm()) for t in torch.autograd.grad(h.square().sum(), (x, c))))
+"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert run.returncode == 0, run.stderr
+    got, expected = ([float(number) for number in line.split()] for line in run.stdout.splitlines())
+    assert got == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.skipif("UGNN_EMULATED" in os.environ, reason="one build is enough")

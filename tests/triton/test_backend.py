@@ -129,9 +129,8 @@ LOOPS = {
 @pytest.mark.plain_memory
 @pytest.mark.parametrize("name", LOOPS)
 def test_a_step_neither_allocates_nor_waits(name, monkeypatch):
-    from ugnn_fast.kernels import _rows
-
-    from ugnn_fast import kernels
+    from ugnn_fast import device
+    from ugnn_fast.device import _rows
 
     g = GRAPHS["small_hub"]
     launches, counts = {4: 0, 8: 0}, {4: [], 8: []}
@@ -151,7 +150,7 @@ def test_a_step_neither_allocates_nor_waits(name, monkeypatch):
             for op, args in recorder.calls:
                 split = len(g.tensors("triton"))
                 with torch.no_grad(), Calls() as calls:
-                    kernels.body(op)(args[:split], *args[split:])
+                    device.body(op)(args[:split], *args[split:])
                 assert not calls.names & {"aten::_local_scalar_dense", "aten::nonzero", "aten::is_nonzero"}
                 counts[K].append((op, calls.allocations))
     assert launches[8] > launches[4]

@@ -2,7 +2,8 @@
 
 import torch
 from torch import Tensor
-from ugnn_fast.kernels.neighbor_var import neighbor_stat
+
+from ugnn_fast.device.neighbor_var import neighbor_stat
 
 
 def ada_c(graph, x, weight, bias, s, stat, keep, backend) -> tuple[Tensor, Tensor, Tensor]:
