@@ -13,6 +13,7 @@ import torch
 
 import ugnn_fast as uf
 from tests.cuda.emulated import ROOT
+from tests.cuda.test_gpu import check_one_launch
 from tests.ops import (
     test_ada_c,
     test_ada_propagate,
@@ -239,6 +240,13 @@ def test_of_the_other_backends(test, given, emulated, monkeypatch):
     monkeypatch.setattr(module, "GRAPHS", graphs(), raising=False)
     test(**given, backend=BACKEND)
     assert emulated.launches or 0 in given.get("shape", ())
+
+
+@pytest.mark.filterwarnings("ignore:Sparse")
+@pytest.mark.parametrize("graph", ("power_law", "weighted_hub"))
+def test_what_is_to_run_on_a_gpu(graph, emulated):
+    check_one_launch(graph, BACKEND, "cpu")
+    assert len({name for name, *_ in emulated.launches}) == 7
 
 
 @pytest.mark.parametrize("graph", graphs())
