@@ -108,7 +108,7 @@ def _training(memory: str, backward: bool) -> Call:
 
 
 def _edge_dot(g: uf.Graph, x: Tensor, c: Tensor, steps: int) -> None:
-    from ugnn_fast.kernels.edge_dot import edge_dot
+    from ugnn_fast.device.edge_dot import edge_dot
 
     for _ in range(steps):
         edge_dot(g.tensors("triton"), x, x, "triton")

@@ -68,6 +68,69 @@ void read(Reader& in, AdaPropagateBwdArgs& a) {
 
 void read(Reader& in, EdgeDotArgs& a) { a = {rows(in), in.pointer(), in.pointer(), in.pointer(), columns(in)}; }
 
+// The rows of kernels that take no weights
+RowArgs unweighted_rows(Reader& in) {
+  return {in.pointer<int64_t>(), in.pointer<int32_t>(), in.integer(), in.integer(),           in.integer(),
+          in.integer(),          in.pointer<int32_t>(), nullptr,      in.integer<uint64_t>(), in.integer<uint32_t>()};
+}
+
+// All of them, of a matrix that is no graph
+RowArgs plain_rows(Reader& in) {
+  return {in.pointer<int64_t>(),
+          in.pointer<int32_t>(),
+          in.integer(),
+          in.integer(),
+          in.integer(),
+          in.integer(),
+          in.pointer<int32_t>(),
+          nullptr,
+          0,
+          0};
+}
+
+void read(Reader& in, NeighborStatArgs& a) {
+  a = {rows(in),     in.pointer(), in.pointer(), in.pointer(), in.pointer(),     in.pointer(),
+       in.pointer(), in.real(),    in.pointer(), columns(in),  in.integer() != 0};
+}
+
+void read(Reader& in, NeighborVarBwdArgs& a) {
+  a = {rows(in), in.pointer(), in.pointer(), in.pointer(), in.pointer(), in.pointer(), in.pointer(), columns(in)};
+}
+
+void read(Reader& in, EdgeEnergyArgs& a) {
+  a = {rows(in), in.pointer(), in.pointer(), in.pointer(), in.pointer(), columns(in)};
+}
+
+void read(Reader& in, KeptDegreeArgs& a) { a = {rows(in), in.pointer<double>(), in.pointer(), {1, 1, 0, 0}}; }
+
+void read(Reader& in, LocalSmoothnessArgs& a) {
+  a = {unweighted_rows(in), in.pointer<int64_t>(), in.pointer<int32_t>(), in.pointer<float>(), {1, 1, 0, 0}};
+}
+
+void read(Reader& in, SparseLinearArgs& a) {
+  a = {plain_rows(in),
+       in.pointer(),
+       in.pointer<int64_t>(),
+       in.integer<uint32_t>(),
+       in.real(),
+       in.pointer(),
+       in.integer<int64_t>(),
+       in.pointer(),
+       in.pointer(),
+       in.pointer(),
+       in.integer<int64_t>(),
+       in.integer<int64_t>(),
+       in.integer<int64_t>(),
+       columns(in),
+       in.integer() != 0};
+}
+
+void read(Reader& in, SparseDenseArgs& a) {
+  a = {in.pointer<int64_t>(), in.pointer<int32_t>(),  in.pointer(),
+       in.pointer<int64_t>(), in.integer<uint32_t>(), in.real(),
+       in.pointer(),          in.integer<int64_t>(),  in.integer<int64_t>()};
+}
+
 template <class Args, int (*kRun)(const Launch&, const Args*, int, bool)>
 void call(int dtype, int device, uint64_t stream, const py::list& calls, bool together) {
   std::vector<Args> read_calls(calls.size());
@@ -89,4 +152,11 @@ void bind_cuda(py::module_& parent) {
   m.def("step", &call<StepArgs, &step>);
   m.def("ada_propagate_bwd", &call<AdaPropagateBwdArgs, &ada_propagate_bwd>);
   m.def("edge_dot", &call<EdgeDotArgs, &edge_dot>);
+  m.def("neighbor_stat", &call<NeighborStatArgs, &neighbor_stat>);
+  m.def("neighbor_var_bwd", &call<NeighborVarBwdArgs, &neighbor_var_bwd>);
+  m.def("edge_energy", &call<EdgeEnergyArgs, &edge_energy>);
+  m.def("kept_degree", &call<KeptDegreeArgs, &kept_degree>);
+  m.def("local_smoothness", &call<LocalSmoothnessArgs, &local_smoothness>);
+  m.def("sparse_linear", &call<SparseLinearArgs, &sparse_linear>);
+  m.def("sparse_dense", &call<SparseDenseArgs, &sparse_dense>);
 }

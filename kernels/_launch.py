@@ -28,6 +28,9 @@ FAMILIES = ("step", "ada_propagate_backward", "edge_dot")
 WIDEST = 128
 WIDTHS = tuple(1 << n for n in range(WIDEST.bit_length()))
 ITEM_SIZES = (2, 4, 8)
+# Told a limit, NVIDIA's assembler uses what a kernel needs; by itself it sometimes spills two registers to fit one more
+# block on a processor. AMD's has no such option.
+REGISTERS = {} if torch.version.hip else {"maxnreg": 168}
 # no more than 7 of 16 columns of the blocks lie beside the table, so that with rows of unlike length in a program no
 # more than half of the lanes are idle
 _MOST_PADDED = 16 / 9

@@ -1,4 +1,4 @@
-"""What the kernels share: which rows a program has, which entries are kept, the launch of a kernel over all rows.
+"""What the kernels share: which rows a program has, and which entries are kept.
 
 A program has SLOTS slots. In one for short rows (ugnn_fast._row_plan) every slot has a row; in one for a longer row, or
 a piece of a hub, the slots take its entries in turn and their sums are added at the end. The order of all additions is
@@ -6,22 +6,11 @@ fixed by the plan and by SLOTS; there are no atomics. A hub takes two launches: 
 leave their sums in memory, then the programs of HUBS add those up.
 """
 
-import contextlib
-from collections.abc import Iterator
-from typing import Any
-
-import torch
 import triton
 import triton.language as tl
-from torch import Tensor
-from ugnn_fast.kernels._launch import Config, on_device
 
 from ugnn_fast import _row_plan
-from ugnn_fast.device import _cuda
 
-# Told a limit, NVIDIA's assembler uses what a kernel needs; by itself it sometimes spills two registers to fit one more
-# block on a processor. AMD's has no such option.
-REGISTERS = {} if torch.version.hip else {"maxnreg": 168}
 PIECE: tl.constexpr = tl.constexpr(_row_plan.PIECE)
 DROP_EDGE: tl.constexpr = tl.constexpr(0)  # streams of random numbers, see ugnn_fast._random
 ATTENTION: tl.constexpr = tl.constexpr(1)
@@ -129,53 +118,3 @@ def coefficient(ptr, scale, i, r, row_stride, replica_stride, mask):
         return scale
     else:  # code behind an if would be compiled for both
         return (scale * tl.load(ptr + i * row_stride + r * replica_stride, mask=mask, other=0.0))[:, None]
-
-
-class Rows:
-    """The rows of a planned matrix: grids, and scratch for the sums of hub pieces."""
-
-    def __init__(self, rowptr: Tensor, plan: Tensor, sizes: list[int], backend: str = "triton"):
-        self.rowptr, self.plan, self.sizes = rowptr, plan, sizes
-        self.num_rows = rowptr.shape[0] - 1
-        self.num_hubs = self.num_rows - sizes[1]
-        self.batch = None if backend == "triton" else _cuda.Batch(_cuda.launcher(backend))
-        self.collecting = False
-
-    def partial(self, tables: int, width: int, dtype: torch.dtype = torch.float32) -> Tensor:
-        """Scratch for `tables` sums of `width` columns of every piece, [tables, pieces, width].
-
-        A kernel needs the pointer even if there is no hub: the compiler does not know that.
-        """
-        return torch.empty((tables, self.sizes[2], width), dtype=dtype, device=self.rowptr.device)
-
-    @contextlib.contextmanager
-    def together(self) -> Iterator[None]:
-        """Launches inside it are of one kernel, which a backend may run as one."""
-        self.collecting = True
-        with self.batch or contextlib.nullcontext():
-            yield
-        self.collecting = False
-
-    def launch(self, kernel: Any, columns: int, config: Config | None, *args: Any, **constants: Any) -> None:
-        """kernel(rowptr, plan, sizes..., *args) for all rows, `columns` programs to each group of rows.
-
-        The CUDA kernel of this name needs no config.
-        """
-        if not columns:
-            return
-        short, middle, pieces = self.sizes
-        first = (self.rowptr, self.plan, self.num_rows, short, middle, pieces)
-        if self.batch is not None:
-            # DROP is what keep_from says
-            flags = [value for name, value in constants.items() if name != "DROP"]
-            with contextlib.nullcontext() if self.collecting else self.batch:
-                self.batch.add(kernel.__name__.removesuffix("_kernel"), (*first, *args, *flags))
-            return
-        assert config is not None
-        programs = triton.cdiv(short, config.slots) + middle - short + pieces
-        shape = {"SLOTS": config.slots, "BLOCK_D": config.block, "num_warps": config.warps, **REGISTERS}
-        with on_device(self.rowptr.device.index):
-            if programs:
-                kernel[(programs, columns)](*first, *args, **constants, **shape, HUBS=False)
-            if self.num_hubs:
-                kernel[(self.num_hubs, columns)](*first, *args, **constants, **shape, HUBS=True)

@@ -1,11 +1,8 @@
 """<v_i, u_j> for every stored entry (i, j)."""
 
-import torch
 import triton
 import triton.language as tl
-from torch import Tensor
 from ugnn_fast.kernels._rows import kept_edge, program_rows
-from ugnn_fast.kernels.step import Stepper
 
 
 @triton.jit
@@ -40,13 +37,3 @@ def edge_dot_kernel(
                 at_u = j.to(tl.int64)[:, None] * width + start + offs_d[None, :]
                 dot += tl.sum(v * tl.load(u_ptr + at_u, mask=mask, other=0.0).to(tl.float32), 1)
             tl.store(out_ptr + at, dot.to(out_ptr.dtype.element_ty), mask=stored)
-
-
-def edge_dot(graph: tuple, v: Tensor, u: Tensor, backend: str) -> Tensor:
-    """Body of ugnn::edge_dot."""
-    v, u = v.flatten(1).contiguous(), u.flatten(1).contiguous()
-    out = torch.empty(graph[1].shape, dtype=v.dtype, device=v.device)
-    stepper = Stepper(graph, v, family="edge_dot", backend=backend)
-    stepper.columns = 1
-    stepper.launch(edge_dot_kernel, v, u, out)
-    return out

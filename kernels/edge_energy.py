@@ -1,11 +1,8 @@
 """The graph part of the denoising energy, for every node."""
 
-import torch
 import triton
 import triton.language as tl
-from torch import Tensor
 from ugnn_fast.kernels._rows import hub_row, hub_sum, live_entries, of_all_slots, program_rows
-from ugnn_fast.kernels.step import Stepper, rsqrt_degree
 
 
 @triton.jit
@@ -48,12 +45,3 @@ def edge_energy_kernel(
             tl.store(partial_ptr + at_piece, acc, mask=owner[:, None] & mask_d[None, :])
             owner = owner & False
     tl.store(out_ptr + i * tl.num_programs(1) + tl.program_id(1), tl.sum(acc, 1), mask=owner)
-
-
-def edge_energy(graph: tuple, f: Tensor, backend: str) -> Tensor:
-    """Body of ugnn::edge_energy."""
-    stepper = Stepper(graph, f, replicas=True)
-    blocks = triton.cdiv(stepper.D, stepper.config.block)
-    sums = torch.empty((*f.shape[:-1], blocks), dtype=torch.float32, device=f.device)
-    stepper.launch(edge_energy_kernel, f.contiguous(), rsqrt_degree(graph), stepper.partial, sums)
-    return sums.sum(-1)

@@ -1,11 +1,8 @@
 """The degrees of a graph, or of what DropEdge leaves of it."""
 
-import torch
 import triton
 import triton.language as tl
-from torch import Tensor
-from ugnn_fast.kernels._launch import row_config
-from ugnn_fast.kernels._rows import Rows, hub_row, hub_sum, kept_edge, of_all_slots, program_rows
+from ugnn_fast.kernels._rows import hub_row, hub_sum, kept_edge, of_all_slots, program_rows
 
 
 @triton.jit
@@ -41,14 +38,3 @@ def kept_degree_kernel(
             tl.store(partial_ptr + piece + tl.zeros((SLOTS, BLOCK_D), tl.int32), acc, mask=owner[:, None])
             owner = owner & False
     tl.store(degree_ptr + i[:, None] + column[None, :], acc.to(degree_ptr.dtype.element_ty), mask=owner[:, None])
-
-
-def kept_degree(graph: tuple, degree: Tensor) -> None:
-    """Fills degree [N], float32 or float64."""
-    rowptr, col, weight = graph[:3]
-    *_, plan, plan_sizes, drop_seed, keep_from = graph
-    rows = Rows(rowptr, plan, plan_sizes)
-    rows.launch(
-        kept_degree_kernel, 1, row_config(1, torch.float64), col, weight, drop_seed, keep_from,
-        rows.partial(1, 1, torch.float64), degree, DROP=keep_from > 0,
-    )  # fmt: skip

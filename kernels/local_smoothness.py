@@ -1,11 +1,8 @@
 """The share of a node's labelled neighbours that carry its label."""
 
-import torch
 import triton
 import triton.language as tl
-from torch import Tensor
-from ugnn_fast.kernels._launch import row_config
-from ugnn_fast.kernels._rows import Rows, hub_row, hub_sum, kept_edge, of_all_slots, program_rows
+from ugnn_fast.kernels._rows import hub_row, hub_sum, kept_edge, of_all_slots, program_rows
 
 
 @triton.jit
@@ -56,16 +53,3 @@ def local_smoothness_kernel(
     labelled = tl.load(labels_ptr + i, mask=owner, other=-1) >= 0
     share = tl.where(labelled[:, None] & (known > 0), share, float("nan"))
     tl.store(out_ptr + i[:, None] + column[None, :], share, mask=owner[:, None])
-
-
-def local_smoothness(graph: tuple, labels: Tensor, backend: str) -> Tensor:
-    """Body of ugnn::local_smoothness."""
-    rowptr, col = graph[:2]
-    *_, plan, plan_sizes, drop_seed, keep_from = graph
-    rows = Rows(rowptr, plan, plan_sizes)
-    out = torch.empty(labels.shape, dtype=torch.float32, device=labels.device)
-    rows.launch(
-        local_smoothness_kernel, 1, row_config(1, labels.dtype), col, drop_seed, keep_from, labels.contiguous(),
-        rows.partial(2, 1, torch.int32), out, DROP=keep_from > 0,
-    )  # fmt: skip
-    return out

@@ -1,11 +1,8 @@
 """Mean and variance over neighbours, also as the adaptive weight that is made of them, and the variance's backward."""
 
-import torch
 import triton
 import triton.language as tl
-from torch import Tensor
 from ugnn_fast.kernels._rows import hub_row, hub_sum, live_entries, of_all_slots, program_rows
-from ugnn_fast.kernels.step import Stepper
 
 
 @triton.jit
@@ -200,34 +197,3 @@ def neighbor_var_bwd_kernel(
     tl.store(
         grad_x_ptr + i * width + offs[None, :], (2 * acc).to(grad_x_ptr.dtype.element_ty), mask=owner & mask_d[None, :]
     )
-
-
-def neighbor_stat(
-    graph: tuple, x: Tensor, stat: str, var: Tensor | None, mean: Tensor | None, *, weight: Tensor | None = None,
-    bias: Tensor | None = None, s: float = 0.0, c: Tensor | None = None,
-) -> None:  # fmt: skip
-    """Fills what is given of var, mean (like x) and c [N, replicas]; see neighbor_stat_kernel."""
-    stepper = Stepper(graph, x, replicas=c is not None, sums=4)
-    if c is None:
-        stepper.D = stepper.config.block
-    else:
-        stepper.columns = x.shape[1:-1].numel()
-    stepper.launch(neighbor_stat_kernel, x, stepper.partial, var, mean, weight, bias, s, c, VAR=stat == "var")
-
-
-def neighbor_var(graph, x, keep_mean, backend) -> tuple[Tensor, Tensor]:
-    """Body of ugnn::neighbor_var."""
-    x = x.contiguous()
-    var = torch.empty_like(x)
-    mean = torch.empty(x.shape if keep_mean else 0, dtype=torch.float32, device=x.device)
-    neighbor_stat(graph, x, "var", var, mean if keep_mean else None)
-    return var, mean
-
-
-def neighbor_var_backward(graph, x, mean, grad, backend) -> Tensor:
-    """Body of ugnn::neighbor_var_backward."""
-    x, mean, grad = x.contiguous(), mean.contiguous(), grad.contiguous()
-    grad_x = torch.empty_like(x)
-    stepper = Stepper(graph, x)
-    stepper.launch(neighbor_var_bwd_kernel, graph[3], x, mean, grad, stepper.partial, grad_x)
-    return grad_x

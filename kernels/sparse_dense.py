@@ -2,9 +2,7 @@
 
 import triton
 import triton.language as tl
-from torch import Tensor
-from ugnn_fast.kernels._launch import on_device
-from ugnn_fast.kernels.sparse_linear import kept_feature, mask_arguments
+from ugnn_fast.kernels.sparse_linear import kept_feature
 
 
 @triton.jit
@@ -29,14 +27,3 @@ def sparse_dense_kernel(
             live &= kept_feature(i + 0 * j, j, seed, keep_from)
             x *= scale
         tl.store(out_ptr + i * columns + j, x.to(out_ptr.dtype.element_ty), mask=live)
-
-
-def sparse_dense(no_graph, rowptr, col, values, columns, dropout, seed, backend) -> Tensor:
-    """Body of ugnn::sparse_dense."""
-    N = rowptr.shape[0] - 1
-    out = values.new_zeros((N, columns))
-    mask = mask_arguments(dropout, seed)
-    if N:
-        with on_device(values.device.index):
-            sparse_dense_kernel[(N,)](rowptr, col, values, *mask, out, columns, BLOCK=256, num_warps=4)
-    return out

@@ -2,13 +2,7 @@
 
 import triton
 import triton.language as tl
-from torch import Tensor
-from ugnn_fast.kernels._launch import row_config
-from ugnn_fast.kernels._rows import FEATURES, Rows, hub_row, hub_sum, of_all_slots, program_rows
-
-from ugnn_fast._random import keep_from
-from ugnn_fast._sparse import SparseFeatures
-from ugnn_fast.ops.sparse_linear import layout
+from ugnn_fast.kernels._rows import FEATURES, hub_row, hub_sum, of_all_slots, program_rows
 
 
 @triton.jit
@@ -80,41 +74,3 @@ def sparse_linear_kernel(
         acc += tl.load(bias_ptr + offs, mask=mask_d, other=0.0).to(tl.float32)[None, :]
     at_out = i * out_row + (r * out_replica + offs_d)[None, :]
     tl.store(out_ptr + at_out, acc.to(out_ptr.dtype.element_ty), mask=owner & mask_d[None, :])
-
-
-def mask_arguments(share: float, seeds: Tensor | None) -> tuple[Tensor | None, int, float]:
-    """seed_ptr, keep_from and scale of a kernel."""
-    if seeds is None:
-        return None, 0, 1.0
-    return seeds.contiguous(), keep_from(share), 1 / (1 - share)
-
-
-def _sum_rows(transposed, rows, col, values, table, bias, dropout, seeds, out) -> Tensor:
-    """out = x @ table + bias for these rows of the features, or of their transpose."""
-    table, bias = table.contiguous(), None if bias is None else bias.contiguous()
-    D = table.shape[-1]
-    _, R, table_row, table_replica = layout(table, transposed)
-    _, _, out_row, out_replica = layout(out, not transposed)
-    config = row_config(D, table.dtype, table.device)
-    rows.launch(
-        sparse_linear_kernel, R * triton.cdiv(D, config.block), config, col, values,
-        *mask_arguments(dropout, seeds), table, table_replica, bias, rows.partial(1, R * D),
-        out, out_replica, table_row, out_row, D, R * D, TRANSPOSED=transposed,
-    )  # fmt: skip
-    return out
-
-
-def sparse_linear(features, weight, bias, dropout, seeds, backend) -> Tensor:
-    """Body of ugnn::sparse_linear."""
-    x = SparseFeatures(*features)
-    rows = Rows(x.rowptr, x.plan, x.plan_sizes)
-    out = weight.new_empty((rows.num_rows, *weight.shape[:-2], weight.shape[-1]))
-    return _sum_rows(False, rows, x.col, x.values, weight, bias, dropout, seeds, out)
-
-
-def sparse_linear_backward(features, grad, dropout, seeds, backend) -> Tensor:
-    """Body of ugnn::sparse_linear_backward."""
-    x = SparseFeatures(*features)
-    rows = Rows(x.t_rowptr, x.t_plan, x.t_plan_sizes)
-    out = grad.new_empty((*grad.shape[1:-1], rows.num_rows, grad.shape[-1]))
-    return _sum_rows(True, rows, x.t_col, x.t_values, grad, None, dropout, seeds, out)

@@ -11,6 +11,7 @@ from ugnn_fast.kernels import _launch
 from ugnn_fast.kernels._launch import FAMILIES, Config, Key, Table
 
 import ugnn_fast as uf
+from ugnn_fast.device.step import Stepper, per_node, rsqrt_degree
 
 # those of the table that are measured
 WIDTHS = (8, 16, 32, 64, 128)
@@ -108,10 +109,6 @@ class Measurement:
         return statistics.median(times)
 
     def launch_of(self, family: str, width: int, dtype: torch.dtype, config: Config) -> Callable[[], Any]:
-        from ugnn_fast.kernels.ada_propagate import ada_propagate_bwd_kernel
-        from ugnn_fast.kernels.edge_dot import edge_dot_kernel
-        from ugnn_fast.kernels.step import Stepper, per_node, rsqrt_degree
-
         graph, N = self.g.tensors("triton"), self.g.num_nodes
 
         def table(dtype: torch.dtype = dtype) -> torch.Tensor:
@@ -126,10 +123,10 @@ class Measurement:
         if family == "edge_dot":
             stepper.columns = 1
             out = torch.empty(self.g.num_edges, dtype=dtype, device=self.device)
-            return functools.partial(stepper.launch, edge_dot_kernel, x, table(), out)
+            return functools.partial(stepper.launch, "edge_dot", x, table(), out)
         sums = torch.zeros((2, N, stepper.columns), device=self.device)
         return functools.partial(
-            stepper.launch, ada_propagate_bwd_kernel, x, *stepper.c[:3], stepper.partial, rho, c, table(), table(),
+            stepper.launch, "ada_propagate_bwd", x, *stepper.c[:3], stepper.partial, rho, c, table(), table(),
             table(torch.float32), table(), *sums,
         )  # fmt: skip
 

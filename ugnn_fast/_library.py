@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ugnn_fast import kernels  # type: ignore[attr-defined]
+from ugnn_fast import device
 
 # How an operator's schema takes a graph; Graph.tensors() has this order. Python passes it as one tuple.
 GRAPH = (
@@ -147,7 +147,7 @@ def _by_backend(name: str, cpu: Callable, position: int) -> Callable:
     """The body that the argument `backend`, at this position behind the graph, asks for."""
 
     def body(graph: tuple, *args: Any) -> Any:
-        return cpu(graph, *args) if args[position] == "cpu" else kernels.body(name)(graph, *args)
+        return cpu(graph, *args) if args[position] == "cpu" else device.body(name)(graph, *args)
 
     return body
 

@@ -13,7 +13,7 @@ from typing import Any
 import pybind11
 from torch import Tensor
 
-from ugnn_fast import _backend
+from ugnn_fast import _backend, kernels
 from ugnn_fast.device import _cuda
 
 HERE = Path(__file__).resolve().parent
@@ -86,14 +86,8 @@ class Emulated(_cuda.Cuda):
     @staticmethod
     def _tensors(name: str, calls: list[tuple]) -> list[tuple[str, Tensor]]:
         """The tensors of all calls, with the names that they have in the Triton kernel."""
-        from ugnn_fast.kernels import ada_propagate, edge_dot, step
-
-        kernel = next(
-            getattr(module, f"{name}_kernel")
-            for module in (step, ada_propagate, edge_dot)
-            if hasattr(module, f"{name}_kernel")
-        )
-        names = [parameter.removesuffix("_ptr") for parameter in inspect.signature(kernel.fn).parameters]
+        parameters = inspect.signature(kernels.kernel(name).fn).parameters
+        names = [parameter.removesuffix("_ptr") for parameter in parameters]
         return [
             (argument, value)
             for call in calls

@@ -129,9 +129,8 @@ LOOPS = {
 @pytest.mark.plain_memory
 @pytest.mark.parametrize("name", LOOPS)
 def test_a_step_neither_allocates_nor_waits(name, monkeypatch):
-    from ugnn_fast.kernels import _rows
-
-    from ugnn_fast import kernels
+    from ugnn_fast import device
+    from ugnn_fast.device import _rows
 
     g = GRAPHS["small_hub"]
     launches, counts = {4: 0, 8: 0}, {4: [], 8: []}
@@ -151,7 +150,7 @@ def test_a_step_neither_allocates_nor_waits(name, monkeypatch):
             for op, args in recorder.calls:
                 split = len(g.tensors("triton"))
                 with torch.no_grad(), Calls() as calls:
-                    kernels.body(op)(args[:split], *args[split:])
+                    device.body(op)(args[:split], *args[split:])
                 assert not calls.names & {"aten::_local_scalar_dense", "aten::nonzero", "aten::is_nonzero"}
                 counts[K].append((op, calls.allocations))
     assert launches[8] > launches[4]
@@ -162,9 +161,8 @@ def test_a_step_neither_allocates_nor_waits(name, monkeypatch):
 @pytest.mark.parametrize("on_device", (False, True))
 def test_seeds_of_attention_are_on_the_device_before_the_operator(on_device, monkeypatch):
     # a copy from the host inside could not be captured in a CUDA graph; meta stands for a GPU
-    from ugnn_fast.kernels import _rows
-
-    from ugnn_fast import functional, graph, kernels
+    from ugnn_fast import device, functional, graph
+    from ugnn_fast.device import _rows
 
     plan, sizes = graph.row_plan(GRAPHS["star"].rowptr)
     monkeypatch.setattr(graph, "row_plan", lambda rowptr: (plan.to(rowptr.device), sizes))
@@ -178,6 +176,6 @@ def test_seeds_of_attention_are_on_the_device_before_the_operator(on_device, mon
     ((_, args),) = recorder.calls
     tensors, constants = g.tensors("triton"), args[-4:]
     with Calls() as calls:
-        y, lse = kernels.body("gat_aggregate")(tensors, x, src, dst, *constants)
-        kernels.body("gat_aggregate_backward")(tensors, x, src, dst, lse, y, *constants)
+        y, lse = device.body("gat_aggregate")(tensors, x, src, dst, *constants)
+        device.body("gat_aggregate_backward")(tensors, x, src, dst, lse, y, *constants)
     assert calls.allocations and not calls.names & {"aten::_to_copy", "aten::copy_", "aten::_local_scalar_dense"}

@@ -21,7 +21,7 @@ def test_degrees_are_those_of_the_reference(name):
 
 @pytest.mark.parametrize("weighted", (False, True))
 def test_hub(weighted):
-    from ugnn_fast.kernels.step import rsqrt_degree
+    from ugnn_fast.device.step import rsqrt_degree
 
     torch.manual_seed(0)
     weight = torch.rand(600) + 0.1 if weighted else None

@@ -1,4 +1,4 @@
-"""The conjugate gradients of kernels/solve.py: hubs, when the host looks, and the residual in float64."""
+"""The conjugate gradients of ugnn_fast/device/solve.py: hubs, when the host looks, and the residual in float64."""
 
 import importlib
 
@@ -44,7 +44,7 @@ def test_when_the_host_looks_changes_nothing(monkeypatch):
     x[:, 1], x[:, 2] = WEIGHTED.degree.sqrt(), 0  # an eigenvector, which arrives at once, and nothing to do
     runs = []
     for look in (1, 3, 4):
-        monkeypatch.setattr(importlib.import_module("ugnn_fast.kernels.solve"), "LOOK", look)
+        monkeypatch.setattr(importlib.import_module("ugnn_fast.device.solve"), "LOOK", look)
         runs.append(uf.solve(WEIGHTED, x, 1.1, return_info=True, backend="triton"))
     assert runs[0][1].converged and runs[0][1].iterations % 12
     for f, info in runs[1:]:
