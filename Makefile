@@ -16,7 +16,10 @@ run: $(VENV)/.run  ## set up and train ADA-UGNN on Cora
 
 test: $(VENV)/.test lint  ## set up, lint and run all tests
 	$(BIN)/python -m pytest -q
-	TRITON_INTERPRET=1 $(BIN)/python -m pytest -q
+	$(MAKE) --no-print-directory -j2 -Otarget test-triton-1 test-triton-2
+
+test-triton-%: $(VENV)/.test  # a half of the tests in Triton's interpreter
+	TRITON_INTERPRET=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q --share=$*/2
 
 test-gpu-full: $(VENV)/.test  ## all cases of the GPU kernels: traced on the emulator, then in the interpreter (hours; the latter continues where it was stopped)
 	UGNN_GPU_FULL=1 UGNN_EMULATED=traced $(BIN)/python -m pytest -q tests/cuda/test_operators.py

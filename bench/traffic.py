@@ -161,7 +161,7 @@ def _sparse_linear(g: uf.Graph, x: Tensor, c: Tensor) -> Tensor:
 
 
 def _sparse_linear_backward(g: uf.Graph, x: Tensor, c: Tensor, steps: int) -> None:
-    from ugnn_fast.kernels.sparse_linear import sparse_linear_backward
+    from ugnn_fast.device.sparse_linear import sparse_linear_backward
 
     # a symmetric matrix is its own transpose
     rows = g.rowptr, g.col, torch.ones(g.num_edges, dtype=x.dtype), *g.tensors("triton")[-4:-2]

@@ -24,6 +24,7 @@ INTERPRETING = uf._backend._interpreting()
 BACKENDS = ("triton",) if INTERPRETING else ("reference", "cpu")
 _ran = pytest.StashKey[set]()
 _launched = pytest.StashKey[set]()
+_selected = pytest.StashKey[list]()
 _GUARD = 64  # elements before and after each guarded tensor
 
 
@@ -66,7 +67,8 @@ def _belongs_here(item):
 
 def pytest_collection_modifyitems(config, items):
     k, n = map(int, config.getoption("share").split("/"))
-    here = [item for item in items if _belongs_here(item)][k - 1 :: n]
+    config.stash[_selected] = [item for item in items if _belongs_here(item)]
+    here = config.stash[_selected][k - 1 :: n]
     chosen = set(here)
     config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
     # the last one looks back at what ran
@@ -88,6 +90,12 @@ def checked_launches(request, monkeypatch):
     with checked() as report:
         yield
     request.config.stash[_launched].update(report)
+
+
+@pytest.fixture
+def selected_tests(request):
+    """Those of this process and of the processes that run the other shares."""
+    return request.config.stash[_selected]
 
 
 @pytest.fixture
