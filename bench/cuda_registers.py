@@ -39,8 +39,8 @@ def short_name(name: str) -> str:
 
 
 def main_kernels(found: dict) -> list[tuple[str, str]]:
-    """Those that a forward and a backward step of ada_propagate take, one launch each."""
-    main = r"rows_kernel<(Step<(float|__half|__nv_bfloat16),|AdaPropagateBwd<float, \d, false)"
+    """Those of a forward and a backward step of ada_propagate, and of attention forward, one launch each."""
+    main = r"rows_kernel<(Step<(float|__half|__nv_bfloat16),|AdaPropagateBwd<float, \d, false|GatAggregateFwd<float,)"
     return [(arch, name) for arch, name in found if re.match(main, name)]
 
 

@@ -68,6 +68,62 @@ void read(Reader& in, AdaPropagateBwdArgs& a) {
 
 void read(Reader& in, EdgeDotArgs& a) { a = {rows(in), in.pointer(), in.pointer(), in.pointer(), columns(in)}; }
 
+// The rows of kernels that take no weights
+RowArgs unweighted_rows(Reader& in) {
+  return {in.pointer<int64_t>(), in.pointer<int32_t>(), in.integer(), in.integer(),           in.integer(),
+          in.integer(),          in.pointer<int32_t>(), nullptr,      in.integer<uint64_t>(), in.integer<uint32_t>()};
+}
+
+HeadArgs heads(Reader& in) {
+  return {in.pointer<int64_t>(),
+          in.integer<uint32_t>(),
+          in.real(),
+          in.real(),
+          in.integer(),
+          in.integer(),
+          in.integer(),
+          0,
+          0,
+          0,
+          0};
+}
+
+ColumnArgs columns_of(const HeadArgs& heads) { return {heads.D, heads.H * heads.D, 0, 0}; }
+
+void read(Reader& in, GatAggregateFwdArgs& a) {
+  a = {unweighted_rows(in), heads(in),    in.pointer(), in.pointer(), in.pointer(),
+       in.pointer(),        in.pointer(), in.pointer(), in.pointer(), {}};
+  a.columns = columns_of(a.heads);
+}
+
+void read(Reader& in, GatAggregateBwdArgs& a) {
+  a = {unweighted_rows(in), heads(in),    in.pointer(), in.pointer(),      in.pointer(),
+       in.pointer(),        in.pointer(), in.pointer(), in.pointer(),      in.pointer(),
+       in.pointer(),        in.pointer(), in.pointer(), in.integer() != 0, {}};
+  a.columns = columns_of(a.heads);
+}
+
+void read(Reader& in, ResidualArgs& a) {
+  a = {in.pointer(),         in.pointer(),          in.pointer(), in.pointer(), in.pointer(),
+       in.pointer(),         in.pointer(),          in.integer(), in.integer(), in.pointer(),
+       in.pointer<double>(), in.integer<int64_t>(), columns(in)};
+}
+
+void read(Reader& in, ProductsArgs& a) {
+  a = {in.pointer(), in.pointer(),         in.pointer(),          in.integer(),
+       in.integer(), in.pointer<double>(), in.integer<int64_t>(), columns(in)};
+}
+
+void read(Reader& in, UpdateArgs& a) {
+  a = {in.pointer(), in.pointer(), in.pointer(), in.pointer(),         in.pointer(),          in.pointer(),
+       in.integer(), in.integer(), in.pointer(), in.pointer<double>(), in.integer<int64_t>(), columns(in)};
+}
+
+void read(Reader& in, LengthsArgs& a) {
+  a = {in.pointer<double>(), in.integer(),         in.pointer<double>(), in.pointer<int32_t>(),
+       in.pointer(),         in.pointer<double>(), in.integer(),         in.integer() != 0};
+}
+
 template <class Args, int (*kRun)(const Launch&, const Args*, int, bool)>
 void call(int dtype, int device, uint64_t stream, const py::list& calls, bool together) {
   std::vector<Args> read_calls(calls.size());
@@ -89,4 +145,10 @@ void bind_cuda(py::module_& parent) {
   m.def("step", &call<StepArgs, &step>);
   m.def("ada_propagate_bwd", &call<AdaPropagateBwdArgs, &ada_propagate_bwd>);
   m.def("edge_dot", &call<EdgeDotArgs, &edge_dot>);
+  m.def("gat_aggregate_fwd", &call<GatAggregateFwdArgs, &gat_aggregate_fwd>);
+  m.def("gat_aggregate_bwd", &call<GatAggregateBwdArgs, &gat_aggregate_bwd>);
+  m.def("residual", &call<ResidualArgs, &residual>);
+  m.def("products", &call<ProductsArgs, &products>);
+  m.def("update", &call<UpdateArgs, &update>);
+  m.def("lengths", &call<LengthsArgs, &lengths>);
 }

@@ -32,7 +32,7 @@ _DTYPES = {
     "triton": (torch.float32, torch.float16, torch.bfloat16),
     "cuda": (torch.float32, torch.float64, torch.float16, torch.bfloat16),
 }
-CUDA_OPS = ("ada_propagate", "propagate", "neighbor_mean")
+CUDA_OPS = ("ada_propagate", "ada_solve", "solve", "propagate", "neighbor_mean", "gat_aggregate")
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,11 @@ from torch import Tensor
 
 DTYPES = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2, torch.float16: 3}
 # position of the first table of rows among a kernel's arguments, whose type is that of all of them; 10 if not here
-_TABLE: dict[str, int] = {}
+_TABLE = {
+    **dict.fromkeys(("gat_aggregate_fwd", "gat_aggregate_bwd"), 16),
+    **dict.fromkeys(("residual", "products", "update"), 0),
+    "lengths": 4,
+}
 
 
 def _table(name: str, calls: list[tuple]) -> Tensor:

@@ -83,8 +83,8 @@ class Stepper:
         )  # fmt: skip
 
 
-def rsqrt_degree(graph: tuple, dtype: torch.dtype = torch.float32, backend: str = "triton") -> Tensor:
-    """rho_i, [N], float32 or float64."""
+def degrees(graph: tuple, dtype: torch.dtype = torch.float32, backend: str = "triton") -> Tensor:
+    """d_i, [N], float32 or float64."""
     degree = graph[3].to(dtype)
     if dtype == torch.float64 and graph[2] is not None:
         # in float32 the sum of weights is rounded
@@ -93,6 +93,12 @@ def rsqrt_degree(graph: tuple, dtype: torch.dtype = torch.float32, backend: str 
         else:
             ones = torch.ones_like(degree)[:, None]
             Stepper(graph, ones, backend=backend).step(ones, out=degree)
+    return degree
+
+
+def rsqrt_degree(graph: tuple, dtype: torch.dtype = torch.float32, backend: str = "triton") -> Tensor:
+    """rho_i, [N], float32 or float64."""
+    degree = degrees(graph, dtype, backend)
     return torch.where(degree > 0, degree, torch.inf).rsqrt()
 
 

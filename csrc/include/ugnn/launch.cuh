@@ -96,15 +96,31 @@ int launch_together(void (*kernel)(Parameter), int64_t blocks, int device, void*
 
 inline int64_t blocks_for(int64_t tasks) { return (tasks + kWarps - 1) / kWarps; }
 
+// How lanes with kVec values each share the columns.
+inline void share_columns(ColumnArgs& c, int kVec) {
+  const int lanes = (c.D + kVec - 1) / kVec;
+  c.group = kMinGroup;
+  while (c.group < kWarp && c.group < lanes) c.group *= 2;
+  c.blocks = (lanes + c.group - 1) / c.group;
+}
+
+// One call whose lanes know their columns.
+template <class Op>
+int run_call(const Launch& launch, const typename Op::Args& a) {
+  for (const bool hubs : {false, true}) {
+    const int64_t tasks = hubs && !Op::kHubs ? 0 : num_tasks<Op>(a, hubs);
+    if (tasks == 0) continue;
+    if (const int error = launch_grid(rows_kernel<Op>, blocks_for(tasks), launch.stream, a, hubs)) return error;
+  }
+  return 0;
+}
+
 // Runs the calls with kVec values a lane.
 template <class Op, int kVec>
 int run(const Launch& launch, const typename Op::Args* calls, int count, bool together) {
   const auto shaped = [&](int k) {
     typename Op::Args a = calls[k];
-    const int lanes = (a.columns.D + kVec - 1) / kVec;
-    a.columns.group = kMinGroup;
-    while (a.columns.group < kWarp && a.columns.group < lanes) a.columns.group *= 2;
-    a.columns.blocks = (lanes + a.columns.group - 1) / a.columns.group;
+    share_columns(a.columns, kVec);
     return a;
   };
   const OnDevice on(launch.device);
@@ -119,12 +135,7 @@ int run(const Launch& launch, const typename Op::Args* calls, int count, bool to
                            all);
   }
   for (int k = 0; k < count; ++k) {
-    const typename Op::Args a = shaped(k);
-    for (const bool hubs : {false, true}) {
-      const int64_t tasks = hubs && !Op::kHubs ? 0 : num_tasks<Op>(a, hubs);
-      if (tasks == 0) continue;
-      if (const int error = launch_grid(rows_kernel<Op>, blocks_for(tasks), launch.stream, a, hubs)) return error;
-    }
+    if (const int error = run_call<Op>(launch, shaped(k))) return error;
   }
   return 0;
 }
