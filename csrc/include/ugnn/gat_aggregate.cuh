@@ -301,7 +301,7 @@ struct GatAggregateBwd {
   static constexpr bool kHubs = true;
   static constexpr int kTogether = 2;
   // two sums, and scores of two entries, are too many for 64 registers
-  static constexpr int kBlocksPerSm = kVec == 8 ? 5 : kVec == 4 ? 6 : blocks_per_sm<T>();
+  static constexpr int kBlocksPerSm = sizeof(T) == 8 ? blocks_per_sm<T>() : kVec == 8 ? 5 : kVec == 4 ? 6 : 7;
 
   struct Scores {
     acc_t score, lse, t;  // lse and t with kSends
