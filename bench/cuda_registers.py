@@ -39,8 +39,11 @@ def short_name(name: str) -> str:
 
 
 def main_kernels(found: dict) -> list[tuple[str, str]]:
-    """Those of a forward and a backward step of ada_propagate, and of attention forward, one launch each."""
-    main = r"rows_kernel<(Step<(float|__half|__nv_bfloat16),|AdaPropagateBwd<float, \d, false|GatAggregateFwd<float,)"
+    """Those that go over all entries, one launch each; float64 is for checks."""
+    main = (
+        r"rows_kernel<((Step|NeighborStat|NeighborVarBwd|EdgeEnergy|SparseLinear|KeptDegree)<(float|__half|__nv_bfloat16)\b"
+        r"|AdaPropagateBwd<float, \d, false|GatAggregateFwd<float,|LocalSmoothness)"
+    )
     return [(arch, name) for arch, name in found if re.match(main, name)]
 
 

@@ -74,6 +74,20 @@ RowArgs unweighted_rows(Reader& in) {
           in.integer(),          in.pointer<int32_t>(), nullptr,      in.integer<uint64_t>(), in.integer<uint32_t>()};
 }
 
+// All of them, of a matrix that is no graph
+RowArgs plain_rows(Reader& in) {
+  return {in.pointer<int64_t>(),
+          in.pointer<int32_t>(),
+          in.integer(),
+          in.integer(),
+          in.integer(),
+          in.integer(),
+          in.pointer<int32_t>(),
+          nullptr,
+          0,
+          0};
+}
+
 HeadArgs heads(Reader& in) {
   return {in.pointer<int64_t>(),
           in.integer<uint32_t>(),
@@ -89,6 +103,49 @@ HeadArgs heads(Reader& in) {
 }
 
 ColumnArgs columns_of(const HeadArgs& heads) { return {heads.D, heads.H * heads.D, 0, 0}; }
+
+void read(Reader& in, NeighborStatArgs& a) {
+  a = {rows(in),     in.pointer(), in.pointer(), in.pointer(), in.pointer(),     in.pointer(),
+       in.pointer(), in.real(),    in.pointer(), columns(in),  in.integer() != 0};
+}
+
+void read(Reader& in, NeighborVarBwdArgs& a) {
+  a = {rows(in), in.pointer(), in.pointer(), in.pointer(), in.pointer(), in.pointer(), in.pointer(), columns(in)};
+}
+
+void read(Reader& in, EdgeEnergyArgs& a) {
+  a = {rows(in), in.pointer(), in.pointer(), in.pointer(), in.pointer(), columns(in)};
+}
+
+void read(Reader& in, KeptDegreeArgs& a) { a = {rows(in), in.pointer<double>(), in.pointer(), {1, 1, 0, 0}}; }
+
+void read(Reader& in, LocalSmoothnessArgs& a) {
+  a = {unweighted_rows(in), in.pointer<int64_t>(), in.pointer<int32_t>(), in.pointer<float>(), {1, 1, 0, 0}};
+}
+
+void read(Reader& in, SparseLinearArgs& a) {
+  a = {plain_rows(in),
+       in.pointer(),
+       in.pointer<int64_t>(),
+       in.integer<uint32_t>(),
+       in.real(),
+       in.pointer(),
+       in.integer<int64_t>(),
+       in.pointer(),
+       in.pointer(),
+       in.pointer(),
+       in.integer<int64_t>(),
+       in.integer<int64_t>(),
+       in.integer<int64_t>(),
+       columns(in),
+       in.integer() != 0};
+}
+
+void read(Reader& in, SparseDenseArgs& a) {
+  a = {in.pointer<int64_t>(), in.pointer<int32_t>(),  in.pointer(),
+       in.pointer<int64_t>(), in.integer<uint32_t>(), in.real(),
+       in.pointer(),          in.integer<int64_t>(),  in.integer<int64_t>()};
+}
 
 void read(Reader& in, GatAggregateFwdArgs& a) {
   a = {unweighted_rows(in), heads(in),    in.pointer(), in.pointer(), in.pointer(),
@@ -145,6 +202,13 @@ void bind_cuda(py::module_& parent) {
   m.def("step", &call<StepArgs, &step>);
   m.def("ada_propagate_bwd", &call<AdaPropagateBwdArgs, &ada_propagate_bwd>);
   m.def("edge_dot", &call<EdgeDotArgs, &edge_dot>);
+  m.def("neighbor_stat", &call<NeighborStatArgs, &neighbor_stat>);
+  m.def("neighbor_var_bwd", &call<NeighborVarBwdArgs, &neighbor_var_bwd>);
+  m.def("edge_energy", &call<EdgeEnergyArgs, &edge_energy>);
+  m.def("kept_degree", &call<KeptDegreeArgs, &kept_degree>);
+  m.def("local_smoothness", &call<LocalSmoothnessArgs, &local_smoothness>);
+  m.def("sparse_linear", &call<SparseLinearArgs, &sparse_linear>);
+  m.def("sparse_dense", &call<SparseDenseArgs, &sparse_dense>);
   m.def("gat_aggregate_fwd", &call<GatAggregateFwdArgs, &gat_aggregate_fwd>);
   m.def("gat_aggregate_bwd", &call<GatAggregateBwdArgs, &gat_aggregate_bwd>);
   m.def("residual", &call<ResidualArgs, &residual>);

@@ -29,6 +29,7 @@ _GUARD = 64  # elements before and after each guarded tensor
 
 def pytest_addoption(parser):
     parser.addoption("--whole-product", action="store_true", help="all cases of Triton's kernels, not a pairwise cover")
+    parser.addoption("--share", default="1/1", metavar="k/n", help="the k-th of n shares of the tests")
 
 
 def pytest_configure(config):
@@ -64,8 +65,10 @@ def _belongs_here(item):
 
 
 def pytest_collection_modifyitems(config, items):
-    here = [item for item in items if _belongs_here(item)]
-    config.hook.pytest_deselected(items=[item for item in items if not _belongs_here(item)])
+    k, n = map(int, config.getoption("share").split("/"))
+    here = [item for item in items if _belongs_here(item)][k - 1 :: n]
+    chosen = set(here)
+    config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
     # the last one looks back at what ran
     items[:] = sorted(here, key=lambda item: item.name == "test_every_backend_ran")
 

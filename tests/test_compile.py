@@ -18,6 +18,7 @@ OF_GRAPH = (
 )
 # storage offsets and strides are compared with those of fake tensors
 pytestmark = [pytest.mark.plain_memory, pytest.mark.usefixtures("cpu")]
+RECORDED = 30  # nodes
 
 
 def graph_of(N):
@@ -127,7 +128,7 @@ OTHERS = {
 
 def recorded(name):
     """[(operator, arguments, whether by forward)] of a call of a public function and of its backward."""
-    g = graph_of(30)
+    g = graph_of(RECORDED)
     with Recorder() as recorder:
         if name in OTHERS:
             OTHERS[name](g)

@@ -210,11 +210,40 @@ _plain = interpreter._interpreter
 _call = interpreter.GridExecutor.__call__
 _cast = interpreter.InterpreterBuilder.cast_impl
 _convert = interpreter._implicit_cvt
-# a third of the interpreter's time for nothing: a dict built in every call, and a check whose result nobody reads
+# half of the interpreter's time for nothing: a dict built in every call, a check whose result nobody reads, and, below,
+# types and shapes that are made again for every tensor
 _dtype = interpreter._get_np_dtype
 _scalar_dtype = functools.cache(_dtype)
 interpreter._get_np_dtype = lambda kind: (_scalar_dtype if type(kind) is tl.dtype else _dtype)(kind)
 interpreter.interpreter_builder.options = interpreter.InterpreterOptions(sanitize_overflow=False)
+
+_type, _tensor = tl.block_type.__init__, tl.tensor.__init__
+_types: dict[tuple, tl.block_type] = {}
+
+
+def _known_type(cls: type, element: Any, shape: Any) -> tl.block_type:
+    """One object for each type of a block."""
+    key = element.name, *(getattr(size, "value", size) for size in shape)
+    if key not in _types:
+        _types[key] = object.__new__(cls)
+    return _types[key]
+
+
+def _new_type(self: tl.block_type, element: Any, shape: Any) -> None:
+    if "name" not in self.__dict__:
+        _type(self, element, shape)
+
+
+def _new_tensor(self: tl.tensor, handle: Any, kind: Any) -> None:
+    if "_of_tensors" in kind.__dict__:
+        self.handle, self.type = handle, kind
+        self.shape, self.numel, self.dtype = kind._of_tensors
+    else:
+        _tensor(self, handle, kind)
+        kind._of_tensors = self.shape, self.numel, self.dtype
+
+
+tl.block_type.__new__, tl.block_type.__init__, tl.tensor.__init__ = _known_type, _new_type, _new_tensor
 
 
 def _bfloat16_bits(x: np.ndarray) -> np.ndarray:

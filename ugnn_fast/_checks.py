@@ -125,12 +125,15 @@ def check_share(value: Any, name: str) -> float:
     return p
 
 
-def check_seeds(seed: Any) -> Tensor:
-    """One or more seeds, given as an int, ints or an int64 tensor, as int64 [R] on the CPU."""
+def check_seeds(seed: Any, device: torch.device) -> Tensor:
+    """One or more seeds, given as an int, ints or an int64 tensor there or on the CPU, as int64 [R] on a device."""
     if isinstance(seed, Tensor):
-        if seed.dtype != torch.int64 or seed.dim() != 1 or seed.device.type != "cpu":
-            raise TypeError(f"seed must be an int64 tensor [R] on cpu, got {seed.dtype} {shape(seed)} on {seed.device}")
-        return seed
+        if seed.dtype != torch.int64 or seed.dim() != 1 or seed.device not in (device, torch.device("cpu")):
+            where = "cpu" if device.type == "cpu" else f"cpu or {device}"
+            raise TypeError(
+                f"seed must be an int64 tensor [R] on {where}, got {seed.dtype} {shape(seed)} on {seed.device}"
+            )
+        return seed.to(device, non_blocking=True)
     values: list[Any] = list(seed) if isinstance(seed, Sequence) else [seed]
     for value in values:
         if isinstance(value, bool) or not isinstance(value, Integral):
@@ -139,7 +142,7 @@ def check_seeds(seed: Any) -> Tensor:
             raise ValueError(f"seed must fit in 64 bits, got {value}")
     # the kernels read the bits as unsigned
     signed = [int(value) - 2**64 if int(value) >= 2**63 else int(value) for value in values]
-    return torch.tensor(signed, dtype=torch.int64, device="cpu")
+    return torch.tensor(signed, dtype=torch.int64, device="cpu").to(device, non_blocking=True)
 
 
 def check_sparse(x: Any) -> None:

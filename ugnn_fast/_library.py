@@ -65,7 +65,8 @@ class Operator:
 
     def __init__(self, op: Any, body: Callable, function: type[torch.autograd.Function] | None, first_only: bool):
         self.op, self._body, self._first_only = op, body, first_only
-        self._apply = None if function is None else function.apply
+        # not function.apply: that first looks for functorch transforms, at the price of a kernel; there are none
+        self._apply = None if function is None else super(torch.autograd.Function, function).apply  # type: ignore[misc]
 
     def __call__(self, graph: tuple, *args: Any) -> Any:
         if not _plain_eager(args):

@@ -31,13 +31,15 @@ def replica_generators(generators: Sequence[torch.Generator]) -> Iterator[None]:
         _generators = before
 
 
-def draw_seeds(R: int) -> Tensor:
-    """int64 [R] on the CPU, from torch's default generator or those of the replicas."""
+def draw_seeds(R: int, device: torch.device) -> Tensor:
+    """int64 [R] on a device, from torch's default generator of the CPU or those of the replicas."""
     if _generators is None:
-        return torch.randint(-(2**63), 2**63 - 1, (R,), dtype=torch.int64, device="cpu")
+        seeds = torch.randint(-(2**63), 2**63 - 1, (R,), dtype=torch.int64, device="cpu")
+        return seeds.to(device, non_blocking=True)
     if len(_generators) != R:
         raise ValueError(f"{R} models must have as many generators, got {len(_generators)}")
-    return torch.cat([torch.randint(-(2**63), 2**63 - 1, (1,), generator=g) for g in _generators])
+    seeds = torch.cat([torch.randint(-(2**63), 2**63 - 1, (1,), generator=g) for g in _generators])
+    return seeds.to(device, non_blocking=True)
 
 
 def philox(

@@ -27,7 +27,8 @@ def drop_edges(g: Graph, q: float, *, seed: int | None = None, backend: str = "a
     q = check_share(q, "q")
     if g.drop:
         raise ValueError(f"g must have all of its edges, got a graph that drops {g.drop:g} of them already")
-    seeds = draw_seeds(1) if seed is None else check_seeds(seed)
+    cpu = torch.device("cpu")
+    seeds = draw_seeds(1, cpu) if seed is None else check_seeds(seed, cpu)
     if len(seeds) != 1:
         raise ValueError(f"seed must be one int, got {len(seeds)}")
     if q == 0:
@@ -100,7 +101,7 @@ def _check_values(x: Tensor) -> None:
 def _seeds(x: Tensor, p: float, seed: int | Sequence[int] | Tensor | None) -> Tensor | None:
     """One for each model in x; None for p = 0."""
     R = 1 if x.dim() == 2 else x.shape[1]
-    seeds = None if p == 0 else draw_seeds(R) if seed is None else check_seeds(seed)
+    seeds = None if p == 0 else draw_seeds(R, x.device) if seed is None else check_seeds(seed, x.device)
     if seeds is not None and len(seeds) != R:
         raise ValueError(f"seed must be {'one int' if R == 1 else f'R = {R} ints'}, got {len(seeds)}")
     return seeds

@@ -236,7 +236,8 @@ def gat_aggregate(
 
     seed: of the mask, a 64-bit integer; None draws one from torch's default generator. R seeds (integers, or an int64
     tensor [R]; R divides H) are for R models side by side: heads r H / R to (r + 1) H / R - 1 get the mask that a call
-    on them alone would get with seed r.
+    on them alone would get with seed r. A tensor on the device of x is read there: a CUDA graph that holds the call
+    makes the mask of the seeds that the tensor has at the replay.
     """
     check_graph(g)
     check_nodes(g, x)
@@ -247,13 +248,13 @@ def gat_aggregate(
         check_coefficient(g, x, scores, name, {"[N, H]": (g.num_nodes, H)})
     slope = check_number(negative_slope, "negative_slope", low=0.0)
     dropout = check_share(dropout, "dropout")
-    seeds = None if seed is None else check_seeds(seed)
+    seeds = None if seed is None else check_seeds(seed, x.device)
     if seeds is not None and (len(seeds) == 0 or H % len(seeds)):
         raise ValueError(f"seed must be one seed, or R of them with R a divisor of H = {H}, got {len(seeds)}")
     if dropout == 0:
         seeds = None
     elif seeds is None:
-        seeds = draw_seeds(1)
+        seeds = draw_seeds(1, x.device)
     chosen = choose("gat_aggregate", backend, x)
     if chosen == "reference" or x.numel() == 0:
         return reference.gat_aggregate(g, _reference_storage(x), att_src, att_dst, slope, dropout, seeds)
@@ -314,8 +315,9 @@ def sparse_linear(
 
     x: torch sparse CSR [N, F]. weight: [F, D] with bias [D] gives [N, D]; [R, F, D] with bias [R, D], R models side by
     side, gives [N, R, D]. All of one dtype. dropout: the share of the stored values that is lost; the others are
-    divided by 1 - dropout. seed: a 64-bit integer, or R of them: model r gets the mask that it would get alone. None
-    draws them from torch's default generator, and nothing if dropout is 0. Gradients for weight and bias, not for x.
+    divided by 1 - dropout. seed: a 64-bit integer, or R of them, or an int64 tensor as in gat_aggregate: model r gets
+    the mask that it would get alone. None draws them from torch's default generator, and nothing if dropout is 0.
+    Gradients for weight and bias, not for x.
 
     x is checked and transposed at its first use, and that is kept as long as x lives.
     """
@@ -323,7 +325,8 @@ def sparse_linear(
     check_weight(x, weight, bias)
     dropout = check_share(dropout, "dropout")
     R = 1 if weight.dim() == 2 else weight.shape[0]
-    seeds = None if dropout == 0 else draw_seeds(R) if seed is None else check_seeds(seed)
+    device = weight.device
+    seeds = None if dropout == 0 else draw_seeds(R, device) if seed is None else check_seeds(seed, device)
     if seeds is not None and len(seeds) != R:
         raise ValueError(f"seed must be {'one int' if R == 1 else f'R = {R} ints'}, got {len(seeds)}")
     chosen = choose("sparse_linear", backend, weight)

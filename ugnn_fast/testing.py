@@ -26,8 +26,8 @@ _DENSE = 512
 HUB_TOLERANCE = {"factor": 8.0, "units": 64.0}
 # one, two, a few columns; whole vectors, and what is left over beside one or several of them
 WIDTHS = (1, 2, 3, 7, 8, 9, 16, 33, 40, 64, 130)
-# for Triton, whose columns go by powers of two: whole blocks, parts of one, several
-TRITON_WIDTHS = (1, 3, 8, 16, 33, 40, 64, 130)
+# for Triton, whose columns go by powers of two: whole blocks, parts of one, several, of whole vectors and broken ones
+TRITON_WIDTHS = (1, 3, 8, 16, 33, 40, 64, 136)
 # operators of Triton in whose cases all graphs meet all widths, together
 _GRAPH_BY_WIDTH = ("ada_propagate", "propagate", "neighbor_var", "ada_c", "denoising_energy")
 # whether Triton gets the whole product of graph, width, dtype, operator and mode, not a pairwise cover; see Makefile
@@ -169,14 +169,17 @@ def operator_cases(
     """backend_cases() over sample graphs, widths, dtypes, replicas, layouts and the given axes.
 
     The reference has no code that depends on widths or hubs, and gets few of them. Hubs stay narrow. largest: values of
-    a table in the cover of Triton, whose interpreter is slow.
+    a table in the cover of Triton, whose interpreter is slow; in the whole product larger ones come without replicas,
+    and with two steps at most.
     """
     graphs = sample_graphs()
 
     def small_enough(graph: str, D: int, R: int | None, backend: str, **case: Any) -> bool:
         width = D * (R or 1)
         if backend == "triton":
-            small = whole_product or graphs[graph].num_nodes * width <= largest
+            values = graphs[graph].num_nodes * width
+            small = values <= (1000 if whole_product else largest)
+            small = small or (whole_product and R != 3 and case.get("K", 1) <= 2)
         else:
             small = "hub" not in graph or (D <= 40 and R is None)
         return small and valid(graph=graph, D=D, R=R, **case)
@@ -336,4 +339,8 @@ def check_operator(
         if name in wrt and g.dtype != inputs[name].dtype:
             raise AssertionError(f"gradient of {name} must be {inputs[name].dtype}, got {g.dtype}")
         text = f"gradient of {name}" if name in wrt else name
-        assert_no_worse_than_torch(g, p, e, dtype=dtype, name=text, **tolerance)
+        allowed = {"factor": 2.0, "units": 4.0, **tolerance}
+        if name in wrt and e.numel() < max(len(value) for value in inputs.values() if value.dim()):
+            # a sum over all nodes that may cancel: one rounding error against another, either small by chance
+            allowed = {"factor": max(4.0, allowed["factor"]), "units": max(16.0, allowed["units"])}
+        assert_no_worse_than_torch(g, p, e, dtype=dtype, name=text, **allowed)

@@ -28,6 +28,36 @@ def test_results(graph, steps, monkeypatch):
         torch.testing.assert_close(got, expected)
 
 
+def one_launch(g, x, c, backend, device):
+    """Results of the operators that are one launch, and the gradients of x and c through them."""
+    features = x.detach().to_sparse_csr()
+    view = uf.drop_edges(g, 0.4, seed=3, backend=backend)
+    results = [
+        uf.neighbor_var(g, c[:, None] * x, backend=backend),
+        uf.ada_c(view, x, c[: x.shape[1]], 2.0, backend=backend),
+        uf.denoising_energy(view, x, 2 * x.detach(), c, backend=backend),
+        uf.sparse_linear(features, c[: x.shape[1], None] * x[:3].t(), dropout=0.4, seed=7, backend=backend),
+    ]
+    labels = torch.arange(g.num_nodes, device=device) % 3
+    gradients = torch.autograd.grad(sum(result.square().sum() for result in results), (x, c))
+    return [*results, *gradients, view.degree, uf.local_smoothness(view, labels, backend=backend)]
+
+
+def check_one_launch(graph, backend, device):
+    g = sample_graphs()[graph].to(device)
+    torch.manual_seed(0)
+    leaves = [torch.randn(g.num_nodes, 12), torch.rand(g.num_nodes)]
+    leaves = [leaf.double().to(device).requires_grad_() for leaf in leaves]
+    found, right = (one_launch(g, *leaves, name, device) for name in (backend, "reference"))
+    for got, expected in zip(found, right, strict=True):
+        torch.testing.assert_close(got, expected, equal_nan=True)
+
+
+@pytest.mark.parametrize("graph", ("power_law", "weighted_hub"))
+def test_operators_of_one_launch(graph):
+    check_one_launch(graph, "cuda", "cuda")
+
+
 @pytest.mark.parametrize("graph", ("power_law", "weighted_hub"))
 def test_attention_and_solutions(graph):
     g = sample_graphs()[graph].to("cuda")

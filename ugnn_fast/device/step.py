@@ -83,16 +83,12 @@ class Stepper:
         )  # fmt: skip
 
 
-def degrees(graph: tuple, dtype: torch.dtype = torch.float32, backend: str = "triton") -> Tensor:
+def degrees(graph: tuple, dtype: torch.dtype, backend: str) -> Tensor:
     """d_i, [N], float32 or float64."""
     degree = graph[3].to(dtype)
     if dtype == torch.float64 and graph[2] is not None:
         # in float32 the sum of weights is rounded
-        if backend == "triton":
-            kept_degree(graph, degree)
-        else:
-            ones = torch.ones_like(degree)[:, None]
-            Stepper(graph, ones, backend=backend).step(ones, out=degree)
+        kept_degree(graph, degree, backend)
     return degree
 
 

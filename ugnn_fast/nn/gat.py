@@ -68,7 +68,7 @@ class GATLayer(nn.Module):
         scores = self._scores(h).to(acc_dtype(h)).reshape(N, R, 2, H)
         src, dst = (scores[:, :, k].reshape(N, R * H) for k in range(2))
         q = self.attention_dropout if self.training else 0.0
-        seeds = draw_seeds(R) if q > 0 else None  # one for each replica
+        seeds = draw_seeds(R, h.device) if q > 0 else None  # one for each replica
         y = gat_aggregate(
             graph, h.reshape(N, R * H, D), src, dst, negative_slope=self.negative_slope, dropout=q, seed=seeds
         )

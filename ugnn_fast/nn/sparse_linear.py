@@ -64,7 +64,7 @@ class SparseLinear(nn.Module):
             backend = None if self.replicas is not None else _dense_backend(x, self.weight)
             if backend is None:
                 return sparse_linear(x, self.weight, self.bias, dropout=p)
-            seed = None if p == 0 else draw_seeds(1)
+            seed = None if p == 0 else draw_seeds(1, x.device)
             x, p = ops.sparse_dense((), *sparse_features(x)[:3], self.in_features, p, seed, backend), 0.0
         elif self.replicas is not None and x.dim() == 2:
             x = x.unsqueeze(1).expand(-1, self.replicas, -1)

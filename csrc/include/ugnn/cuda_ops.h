@@ -94,6 +94,91 @@ struct EdgeDotArgs {
   ColumnArgs columns;
 };
 
+// Mean, variance and c_i = s sigmoid(<stat_i, w> + bias) of neighbours; see neighbor_var.cuh
+struct NeighborStatArgs {
+  RowArgs rows;
+  const void* x;     // T
+  void* partial;     // A [4, num_pieces, width]
+  void* var;         // T
+  void* mean;        // A
+  const void* w;     // A [width], with c
+  const void* bias;  // A [R]
+  double s;
+  void* c;  // A [N, R]
+  ColumnArgs columns;
+  bool is_var;  // which of them the stat is; the variance is computed only then
+};
+
+// dx_i = 2 sum_j a_ij / d_j g_j (x_i - mean_j)
+struct NeighborVarBwdArgs {
+  RowArgs rows;
+  const void* degree;  // A [N]
+  const void* x;       // T
+  const void* mean;    // A
+  const void* grad;    // A
+  void* partial;       // A [1, num_pieces, width]
+  void* grad_x;        // T
+  ColumnArgs columns;
+};
+
+// out_i = sum_j a_ij |rho_i f_i - rho_j f_j|^2
+struct EdgeEnergyArgs {
+  RowArgs rows;
+  const void* f;    // T
+  const void* rho;  // A [N]
+  void* partial;    // A [1, num_pieces, width]
+  void* out;        // A [N, R]
+  ColumnArgs columns;
+};
+
+// degree_i = sum_j a_ij
+struct KeptDegreeArgs {
+  RowArgs rows;
+  double* partial;  // [num_pieces]
+  void* degree;     // T [N], float or double
+  ColumnArgs columns;
+};
+
+// Share of the labelled neighbours with the label of the node
+struct LocalSmoothnessArgs {
+  RowArgs rows;
+  const int64_t* labels;  // [N]
+  int32_t* partial;       // [2, num_pieces]
+  float* out;             // [N]
+  ColumnArgs columns;
+};
+
+// out_ir = bias_r + scale sum_j m_r(i, j) x_ij table_jr; see sparse_linear.cuh
+struct SparseLinearArgs {
+  RowArgs rows;
+  const void* values;    // T [E]: x
+  const int64_t* seeds;  // [R], or null: nothing is dropped
+  uint32_t keep_from;
+  double scale;
+  const void* table;  // T
+  int64_t table_replica;
+  const void* bias;  // T [R, D]
+  void* partial;     // A [1, num_pieces, R D]
+  void* out;         // T
+  int64_t out_replica;
+  int64_t table_row, out_row;  // strides
+  ColumnArgs columns;
+  bool transposed;
+};
+
+// out_ij = scale m(i, j) x_ij for the stored entries
+struct SparseDenseArgs {
+  const int64_t* rowptr;  // [num_rows + 1]
+  const int32_t* col;     // [E]
+  const void* values;     // T [E]
+  const int64_t* seed;    // [1], or null
+  uint32_t keep_from;
+  double scale;
+  void* out;  // T [num_rows, columns]
+  int64_t columns;
+  int64_t num_rows;
+};
+
 // The heads of x [N, H, D], a table of H D columns, and what their weights are made of.
 struct HeadArgs {
   const int64_t* seeds;  // [R] of the masks, one for `replica_heads` heads; null: no dropout
@@ -215,7 +300,14 @@ constexpr int kMaxCalls = 32;
 int step(const Launch& launch, const StepArgs* calls, int count, bool together);
 int ada_propagate_bwd(const Launch& launch, const AdaPropagateBwdArgs* calls, int count, bool together);
 int edge_dot(const Launch& launch, const EdgeDotArgs* calls, int count, bool together);
-// Calls come one by one here, each of them apart.
+// One launch a call (two with hubs), whatever `together` says.
+int neighbor_stat(const Launch& launch, const NeighborStatArgs* calls, int count, bool together);
+int neighbor_var_bwd(const Launch& launch, const NeighborVarBwdArgs* calls, int count, bool together);
+int edge_energy(const Launch& launch, const EdgeEnergyArgs* calls, int count, bool together);
+int kept_degree(const Launch& launch, const KeptDegreeArgs* calls, int count, bool together);
+int local_smoothness(const Launch& launch, const LocalSmoothnessArgs* calls, int count, bool together);
+int sparse_linear(const Launch& launch, const SparseLinearArgs* calls, int count, bool together);
+int sparse_dense(const Launch& launch, const SparseDenseArgs* calls, int count, bool together);
 int gat_aggregate_fwd(const Launch& launch, const GatAggregateFwdArgs* calls, int count, bool together);
 int gat_aggregate_bwd(const Launch& launch, const GatAggregateBwdArgs* calls, int count, bool together);
 // float and double alone: solve computes in the type of sums

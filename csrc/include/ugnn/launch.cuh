@@ -140,6 +140,19 @@ int run(const Launch& launch, const typename Op::Args* calls, int count, bool to
   return 0;
 }
 
+// Runs the calls one by one, with kVec values a lane: for kernels whose calls are never together.
+template <class Op, int kVec>
+int run_apart(const Launch& launch, const typename Op::Args* calls, int count) {
+  const OnDevice on(launch.device);
+  if (on.error) return on.error;
+  for (int k = 0; k < count; ++k) {
+    typename Op::Args a = calls[k];
+    share_columns(a.columns, kVec);
+    if (const int error = run_call<Op>(launch, a)) return error;
+  }
+  return 0;
+}
+
 // body(T{}) for the stored type
 template <class Body>
 int for_type(DType dtype, Body body) {

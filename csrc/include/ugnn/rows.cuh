@@ -143,12 +143,12 @@ struct Walk {
   }
 };
 
-// For all entries of a task: weigh(at, j) gives the weights of entry `at` in column j, once per entry; fetch(j) the row
-// of the table, add(row, weights) adds it. Weights have from(lane), the weights that another lane holds. kTogether:
-// rows of the table that a lane waits for at a time.
-template <class Weights, int kTogether, class Weigh, class Fetch, class Add>
-UGNN_DEVICE void for_entries(const RowArgs& g, const Lanes& lanes, const Task& task, Weigh weigh, Fetch fetch,
-                             Add add) {
+// For all entries of a task with keep(j): weigh(at, j) gives the weights of entry `at` in column j, once per entry;
+// fetch(j) the row of the table, add(row, weights) adds it. Weights have from(lane), the weights that another lane
+// holds. kTogether: rows of the table that a lane waits for at a time.
+template <class Weights, int kTogether, class Keep, class Weigh, class Fetch, class Add>
+UGNN_DEVICE void for_entries_if(const RowArgs& g, const Lanes& lanes, const Task& task, Keep keep, Weigh weigh,
+                                Fetch fetch, Add add) {
   static_assert(kMinGroup % kTogether == 0);
   const Walk walk(lanes, task);
   int own_entry = walk.own;
@@ -158,7 +158,7 @@ UGNN_DEVICE void for_entries(const RowArgs& g, const Lanes& lanes, const Task& t
     if (own_entry < task.length) {
       const int64_t at = task.begin + own_entry;
       const int j = __ldg(g.col + at);
-      if (kept_entry(g, task.i, j)) {
+      if (keep(j)) {
         own_j = j;
         own = weigh(at, j);
       }
@@ -179,6 +179,43 @@ UGNN_DEVICE void for_entries(const RowArgs& g, const Lanes& lanes, const Task& t
       for (int k = 0; k < kTogether; ++k) add(rows[k], weights[k]);
     }
   }
+}
+
+// The same for the entries that DropEdge leaves.
+template <class Weights, int kTogether, class Weigh, class Fetch, class Add>
+UGNN_DEVICE void for_entries(const RowArgs& g, const Lanes& lanes, const Task& task, Weigh weigh, Fetch fetch,
+                             Add add) {
+  const auto keep = [&](int j) { return kept_entry(g, task.i, j); };
+  for_entries_if<Weights, kTogether>(g, lanes, task, keep, weigh, fetch, add);
+}
+
+// Kernels without columns: lanes do not exchange entries, each one adds up those that it looks up.
+//
+// add(at, j) for the kept entries that are this lane's.
+template <class Add>
+UGNN_DEVICE void for_own_entries(const RowArgs& g, const Lanes& lanes, const Task& task, Add add) {
+  const int step = task.shared ? kWarp : lanes.group;
+  for (int entry = task.shared ? lanes.lane : lanes.column; entry < task.length; entry += step) {
+    const int64_t at = task.begin + entry;
+    const int j = __ldg(g.col + at);
+    if (kept_entry(g, task.i, j)) add(at, j);
+  }
+}
+
+// Sum over the lanes of a slot, or of the warp if its slots share the task; every one of them gets it.
+template <class Number>
+UGNN_DEVICE Number sum_of_lanes(const Lanes& lanes, const Task& task, Number value) {
+  const int end = task.shared ? kWarp : lanes.group;
+  for (int step = 1; step < end; step *= 2) value += __shfl_xor_sync(kAllLanes, value, step);
+  return value;
+}
+
+// The number that the pieces of a hub left, added up in float64 or as integers.
+template <class Number>
+UGNN_DEVICE Number sum_of_pieces(const Number* partial, const Lanes& lanes, const Task& task) {
+  Number sum = 0;
+  for (int piece = lanes.lane; piece < task.length; piece += kWarp) sum += partial[task.begin + piece];
+  return sum_of_lanes(lanes, task, sum);
 }
 
 // The sums [kVec] of the pieces of a hub, in every slot; `table` is one of partial[tables, num_pieces, width].

@@ -2,7 +2,9 @@
 //
 // As in ada_propagate.h a table holds u = N F, so that the matrix is D - A o W with D = diag / N^2, one step of the
 // step kernel. Every column has its own step lengths. An iteration is two passes over blocks of rows: the step with the
-// products of what it has just written, and one update of u, r and p, for which (C3) gives beta in advance.
+// products of what it has just written, and one update of u, r and p, for which (C3) gives beta in advance. Every
+// second update leaves u alone, which is a third of the bytes, and the next one makes up for it: p_k = z_k + beta_k-1
+// p_k-1.
 #pragma once
 
 #include <cmath>
@@ -20,19 +22,24 @@ struct SolveTables {
   const Factors<A>* norms;  // [N]: 1 / D, N^2
 };
 
-// Step lengths of each column; behind the columns alpha is 0 and beta 1, which keeps what lies there. Where a vector
-// has several rows they are there for each of them.
+// Step lengths of each column; behind the columns alpha is 0 and beta 1, which keeps what lies there. owed is alpha /
+// beta of the iteration before, if u has not had its share. Where a vector has several rows they are there for each of
+// them.
 template <class A>
 struct StepLengths {
-  A alpha[kMaxWidth<A>], beta[kMaxWidth<A>];
+  A alpha[kMaxWidth<A>], beta[kMaxWidth<A>], owed[kMaxWidth<A>];
 
   void repeat(int64_t ld) {
     for (int64_t d = ld; d < kVectorLanes<A>; ++d) {
       alpha[d] = alpha[d - ld];
       beta[d] = beta[d - ld];
+      owed[d] = owed[d - ld];
     }
   }
 };
+
+// What an update does: a start has only p, and alpha = 0.
+enum class Update { kStart, kWithoutU, kAll };
 
 // Tables of narrow rows are read by whole vectors, of kRows rows each; behind the last row there is room for that.
 template <class A, int kRowLanes, int kRowVecs>
@@ -110,8 +117,8 @@ struct SolveKernel {
     });
   }
 
-  // u += alpha p, r -= alpha q, p = r / D + beta p; then <r, r / D> and <r, N^2 r>. At a start alpha is 0.
-  template <bool kStart>
+  // u += alpha p + owed (p - r / D), r -= alpha q, p = r / D + beta p; then <r, r / D> and <r, N^2 r>
+  template <Update kUpdate>
   static void update(const SolveTables<A>& tables, const StepLengths<A>& lengths, int64_t begin, int64_t end,
                      double* sums) {
     const SolveTables<A> t = tables;
@@ -122,9 +129,12 @@ struct SolveKernel {
         const int64_t at = i * kLd + v * kLanes;
         const V p = load<kLanes>(t.p + at);
         V r = load<kLanes>(t.r + at);
-        if constexpr (!kStart) {
+        if constexpr (kUpdate != Update::kStart) {
           const V alpha = load<kLanes>(lengths.alpha + v * kLanes);
-          store<kLanes>(t.u + at, load<kLanes>(t.u + at) + alpha * p);
+          if constexpr (kUpdate == Update::kAll) {
+            const V before = load<kLanes>(lengths.owed + v * kLanes) * (p - norms.first * r);
+            store<kLanes>(t.u + at, load<kLanes>(t.u + at) + alpha * p + before);
+          }
           r -= alpha * load<kLanes>(t.q + at);
           store<kLanes>(t.r + at, r);
         }
@@ -140,15 +150,17 @@ struct SolveKernel {
 template <class A>
 struct SolveRun {
   void (*products)(const SolveTables<A>&, int64_t begin, int64_t end, double* sums);
-  void (*update)(const SolveTables<A>&, const StepLengths<A>&, int64_t begin, int64_t end, double* sums);
-  void (*start)(const SolveTables<A>&, const StepLengths<A>&, int64_t begin, int64_t end, double* sums);
+  void (*update[3])(const SolveTables<A>&, const StepLengths<A>&, int64_t begin, int64_t end,
+                    double* sums);  // by Update
 };
 
 template <class A>
 SolveRun<A> solve_kernel(int ld) {
   return for_shape<A>(ld, [](auto shape) -> SolveRun<A> {
     using Kernel = SolveKernel<A, decltype(shape)::kLanes, decltype(shape)::kVecs>;
-    return {Kernel::products, Kernel::template update<false>, Kernel::template update<true>};
+    return {Kernel::products,
+            {Kernel::template update<Update::kStart>, Kernel::template update<Update::kWithoutU>,
+             Kernel::template update<Update::kAll>}};
   });
 }
 
@@ -163,7 +175,7 @@ template <class A>
 struct SolveWork {
   const View view;
   int64_t rows;        // of a table: whole vectors
-  int64_t block_rows;  // products are summed over so many rows; where rows are sorted the last ones are very long
+  int64_t block_rows;  // products are summed over so many rows
   int64_t blocks;
   InView<A> c;
   Buffer<A> tables;
@@ -175,7 +187,7 @@ struct SolveWork {
   SolveWork(const Solve& a, int max_ld)
       : view(a.g, a.g.N * max_ld * int64_t(sizeof(A)), !a.edge),
         rows((a.g.N + kVectorLanes<A> - 1) / kVectorLanes<A> * kVectorLanes<A>),
-        block_rows(view.order ? 64 : 256),
+        block_rows(view.order ? 512 : 256),
         blocks((a.g.N + block_rows - 1) / block_rows),
         c(view, static_cast<const A*>(a.c), a.RC),
         tables(4 * rows * max_ld),
@@ -220,12 +232,11 @@ class SolveSlice {
   void solve() {
     prepare();
     set_residual(true);
-    while (any_active_ && iterations < a_.max_iter) {
+    do {
       while (any_active_ && iterations < a_.max_iter) {
         multiply(t_.p);
         if (!set_lengths()) return;
-        pass(work_.of_update.get(),
-             [&](int64_t begin, int64_t end, double* sums) { kernel_.update(t_, lengths_, begin, end, sums); });
+        update();
         ++iterations;
         any_active_ = false;
         for (int d = 0; d < slice_.width; ++d) {
@@ -234,10 +245,11 @@ class SolveSlice {
           any_active_ |= active_[d];
         }
       }
+      pay();
       multiply(t_.u);
-      set_residual(false);
-    }
-    finish();
+      finish();
+      if (any_active_) set_residual(false);
+    } while (any_active_ && iterations < a_.max_iter);
   }
 
   // the largest |X - M F| / |X| of a column, NaN if one is not finite
@@ -287,9 +299,9 @@ class SolveSlice {
       split_.wait();
     }
     pass(work_.of_step.get(), [&](int64_t begin, int64_t end, double* sums) {
-      constexpr int64_t kRows = 64;  // whose p and q are in the first-level cache
-      for (; begin < end; begin += kRows) {
-        const int64_t stop = begin + kRows < end ? begin + kRows : end;
+      const int64_t rows = (1 << 11) / ld_;  // whose p and q are in the first-level cache
+      for (; begin < end; begin += rows) {
+        const int64_t stop = begin + rows < end ? begin + rows : end;
         run_(step_, Part::kRows, begin, stop);
         kernel_.products(t_, begin, stop, sums);
       }
@@ -312,6 +324,34 @@ class SolveSlice {
     }
     lengths_.repeat(ld_);
     return true;
+  }
+
+  // u, r, p and their products; u only every second time, but for steps from which p_k-1 is not found again
+  void update() {
+    double least = 1;
+    for (int d = 0; d < slice_.width; ++d) {
+      if (active_[d] && double(lengths_.beta[d]) < least) least = double(lengths_.beta[d]);
+    }
+    const bool without_u = !owes_ && least > 0.1;
+    run_update(without_u ? Update::kWithoutU : Update::kAll);
+    owes_ = without_u;
+    for (int d = 0; d < slice_.width; ++d) {
+      lengths_.owed[d] = without_u && active_[d] ? lengths_.alpha[d] / lengths_.beta[d] : A(0);
+    }
+  }
+
+  // what u has not had yet
+  void pay() {
+    if (!owes_) return;
+    for (int d = 0; d < ld_; ++d) lengths_.alpha[d] = 0;
+    lengths_.repeat(ld_);
+    run_update(Update::kAll);
+    owes_ = false;
+  }
+
+  void run_update(Update what) {
+    pass(work_.of_update.get(),
+         [&](int64_t begin, int64_t end, double* sums) { kernel_.update[int(what)](t_, lengths_, begin, end, sums); });
   }
 
   // The matrix, and for each column a power of two that brings x near 1, as squares of very small or large values would
@@ -366,7 +406,7 @@ class SolveSlice {
   // r = X / N - M u, p = r / D. At first u is 0; later q must be M u.
   void set_residual(bool first) {
     for (int d = 0; d < ld_; ++d) {
-      lengths_.alpha[d] = 0;
+      lengths_.alpha[d] = lengths_.owed[d] = 0;
       lengths_.beta[d] = d < slice_.width ? 0 : 1;
     }
     lengths_.repeat(ld_);
@@ -387,34 +427,53 @@ class SolveSlice {
           store_first<kBlock>(t_.r + at, first_or<A, kBlock>(r, A(0), columns), stored);
         });
       }
-      kernel_.start(t_, lengths_, begin, end, sums);
+      kernel_.update[int(Update::kStart)](t_, lengths_, begin, end, sums);
     });
+    for (int d = 0; d < slice_.width; ++d) {
+      gamma_[d] = total_[d];
+      if (first) size_[d] = total_[ld_ + d];
+    }
+    if (first) set_active(true);
+  }
+
+  // Which columns have not arrived, by the residuals of total_. One that was not halved from start to start has met the
+  // limit of rounding.
+  void set_active(bool first) {
     any_active_ = false;
     for (int d = 0; d < slice_.width; ++d) {
       const double before = first ? INFINITY : rr_[d];
-      gamma_[d] = total_[d];
       rr_[d] = total_[ld_ + d];
-      if (first) size_[d] = rr_[d];
-      // a start that did not halve the residual has met the limit of rounding
       active_[d] = rr_[d] > a_.tol * a_.tol * size_[d] && rr_[d] < before / 4;
       any_active_ |= active_[d];
     }
   }
 
-  // F = u / N
+  // F = u / N, and how far it is from the solution; q must be M u.
   void finish() {
     A* f = static_cast<A*>(a_.f) + slice_.first;
     A back[kMax + kBlock] = {};
     for (int d = 0; d < slice_.width; ++d) back[d] = 1 / scale_[d];
-    pass(work_.of_update.get(), [&](int64_t begin, int64_t end, double*) {
+    pass(work_.of_update.get(), [&](int64_t begin, int64_t end, double* sums) {
+      constexpr int64_t kFew = 32;  // squares are added up in A, then in double
+      V squares[(kMax + kBlock - 1) / kBlock] = {};
       for (int64_t i = begin; i < end; ++i) {
+        const int64_t row = work_.view.user_row(i) * ldx_;
+        const A inverse = work_.inverse.get()[i], squared = work_.norms.get()[i].second;
         for_columns(slice_, [&](int d, const Tail<kBlock>& columns, const Tail<kBlock>&) {
-          const V u = load_first<kBlock>(t_.u + i * ld_ + d, columns);
-          store_first<kBlock>(f + work_.view.user_row(i) * ldx_ + d,
-                              work_.inverse.get()[i] * u * load<kBlock>(back + d), columns);
+          const V u = load_first<kBlock>(t_.u + i * ld_ + d, columns),
+                  q = load_first<kBlock>(t_.q + i * ld_ + d, columns);
+          const V x = load_first<kBlock>(x_ + row + d, columns) * load<kBlock>(scale_ + d), r = inverse * x - q;
+          store_first<kBlock>(f + row + d, inverse * u * load<kBlock>(back + d), columns);
+          squares[d / kBlock] += squared * r * r;
         });
+        if ((i + 1) % kFew && i + 1 < end) continue;
+        for (int d = 0; d < ld_; ++d) {
+          sums[ld_ + d] += double(squares[d / kBlock][d % kBlock]);
+          squares[d / kBlock][d % kBlock] = 0;
+        }
       }
     });
+    set_active(false);
   }
 
   const Solve& a_;
@@ -436,6 +495,7 @@ class SolveSlice {
   double rr_[kMax];     // |r|^2 of the last true residual
   bool active_[kMax];   // has not arrived
   bool any_active_ = true;
+  bool owes_ = false;  // whether u lacks the share of an iteration
 };
 
 template <class A>

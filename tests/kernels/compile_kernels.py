@@ -1,7 +1,7 @@
 """Compiles what the operators launch for GPUs that are not here: registers, shared memory and spills of every kernel.
 
-    python tests/triton/compile_kernels.py --update    # writes resources.csv anew
-    python tests/triton/compile_kernels.py sm_90       # prints the figures of some targets
+    python tests/kernels/compile_kernels.py --update    # writes resources.csv anew
+    python tests/kernels/compile_kernels.py sm_90       # prints the figures of some targets of one maker
 
 Operators are called as ever, forward and backward, but a launch ends after the compiler: Triton specialises its
 arguments for each target, and nothing is computed. So every version of a kernel is one that the package launches.
@@ -112,11 +112,12 @@ def kernels():
 
 
 def compiled(targets):
-    """{(kernel, variant): {target: compiled kernel}}."""
+    """{(kernel, variant): {target: compiled kernel}}; targets of one maker."""
     import torch
     from triton.backends.compiler import GPUTarget
     from triton.runtime import driver
     from triton.runtime.jit import JITFunction
+    from ugnn_fast.kernels import _launch
 
     import ugnn_fast as uf
 
@@ -158,6 +159,10 @@ def compiled(targets):
     # what kernels would have computed is not there, and whoever looks at it shall see the same every time
     uf.functional.value_checks = lambda x: False
     torch.empty, torch.empty_like, torch.Tensor.new_empty = torch.ones, torch.ones_like, torch.Tensor.new_ones
+    if TARGETS[targets[0]][0] == "hip":
+        shipped = _launch.shipped_table()
+        own = {("any", *key[1:]): config for key, config in shipped.items() if key[0] == "hip"}
+        _launch.shipped_table = lambda: shipped | own
     driver.set_active(Driver())
     JITFunction.run = compile_only
     for name, function, x in calls():
@@ -201,18 +206,17 @@ def resources(targets):
     }
 
 
-def in_processes(count=2):
+def in_processes():
     """resources() of all targets, each process with some of them."""
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     rows: dict = {}
     with tempfile.TemporaryDirectory(prefix="ugnn-triton-") as cache:
-        shares = [list(TARGETS)[n::count] for n in range(count)]
         started = [
             subprocess.Popen(
                 [sys.executable, __file__, *share], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                 env={**environment, "TRITON_CACHE_DIR": cache, "OMP_NUM_THREADS": "1"},
             )
-            for share in shares
+            for share in (("sm_80", "sm_90"), ("sm_100",), ("gfx942",))
         ]  # fmt: skip
         for process in started:
             out, errors = process.communicate()
@@ -244,4 +248,4 @@ if __name__ == "__main__":
         with open(TABLE, "w", newline="") as table:
             write(rows, table)
     else:
-        write(resources(sys.argv[1:] or list(TARGETS)), sys.stdout)
+        write(resources(sys.argv[1:]), sys.stdout)

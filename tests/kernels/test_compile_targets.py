@@ -8,7 +8,7 @@ import pytest
 sys.path.append(str(Path(__file__).parent))
 import compile_kernels
 
-UPDATE = "if that is right: python tests/triton/compile_kernels.py --update"
+UPDATE = "if that is right: python tests/kernels/compile_kernels.py --update"
 
 
 @pytest.fixture(scope="module")

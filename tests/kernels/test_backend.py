@@ -15,7 +15,7 @@ GRAPHS = sample_graphs()
 
 
 def test_the_operators():
-    # whoever adds one also adds it to tests/ops and to tests/triton/compile_kernels.py
+    # whoever adds one also adds it to tests/ops and to tests/kernels/compile_kernels.py
     assert set(uf.backends()["triton"].ops) == {
         *(
             "ada_propagate",
@@ -155,3 +155,27 @@ def test_a_step_neither_allocates_nor_waits(name, monkeypatch):
                 counts[K].append((op, calls.allocations))
     assert launches[8] > launches[4]
     assert counts[8] == counts[4]
+
+
+@pytest.mark.plain_memory
+@pytest.mark.parametrize("on_device", (False, True))
+def test_seeds_of_attention_are_on_the_device_before_the_operator(on_device, monkeypatch):
+    # a copy from the host inside could not be captured in a CUDA graph; meta stands for a GPU
+    from ugnn_fast import device, functional, graph
+    from ugnn_fast.device import _rows
+
+    plan, sizes = graph.row_plan(GRAPHS["star"].rowptr)
+    monkeypatch.setattr(graph, "row_plan", lambda rowptr: (plan.to(rowptr.device), sizes))
+    monkeypatch.setattr(functional, "choose", lambda op, backend, x: "triton")
+    monkeypatch.setattr(_rows.Rows, "launch", lambda *args, **options: None)
+    g = GRAPHS["star"].to("meta")
+    x, src, dst = (torch.rand(shape, device="meta") for shape in ((34, 2, 3), (34, 2), (34, 2)))
+    seed = torch.zeros(1, dtype=torch.int64, device="meta") if on_device else 3
+    with Recorder() as recorder:
+        uf.gat_aggregate(g, x, src, dst, dropout=0.5, seed=seed)
+    ((_, args),) = recorder.calls
+    tensors, constants = g.tensors("triton"), args[-4:]
+    with Calls() as calls:
+        y, lse = device.body("gat_aggregate")(tensors, x, src, dst, *constants)
+        device.body("gat_aggregate_backward")(tensors, x, src, dst, lse, y, *constants)
+    assert calls.allocations and not calls.names & {"aten::_to_copy", "aten::copy_", "aten::_local_scalar_dense"}

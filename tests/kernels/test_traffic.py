@@ -27,10 +27,10 @@ def test_propagation_requests_little_more_than_its_operands(name, D, dtype):
 def short_rows() -> uf.Graph:
     """Rows of 1 to 7 entries."""
     random = torch.Generator().manual_seed(0)
-    g = uf.Graph.from_edge_index(torch.randint(0, 700, (2, 1000), generator=random), 700, symmetrize=True)
+    g = uf.Graph.from_edge_index(torch.randint(0, 300, (2, 430), generator=random), 300, symmetrize=True)
     row, col = g.edge_index
     left = (g.rowptr.diff() < 8)[row] & (g.rowptr.diff() < 8)[col]
-    return uf.Graph.from_edge_index(g.edge_index[:, left], 700)
+    return uf.Graph.from_edge_index(g.edge_index[:, left], 300)
 
 
 @pytest.mark.parametrize("D", [8, 33])
