@@ -42,7 +42,7 @@ def main_kernels(found: dict) -> list[tuple[str, str]]:
     """Those that go over all entries, one launch each; float64 is for checks."""
     main = (
         r"rows_kernel<((Step|NeighborStat|NeighborVarBwd|EdgeEnergy|SparseLinear|KeptDegree)<(float|__half|__nv_bfloat16)\b"
-        r"|AdaPropagateBwd<float, \d, false|LocalSmoothness)"
+        r"|AdaPropagateBwd<float, \d, false|GatAggregateFwd<float,|LocalSmoothness)"
     )
     return [(arch, name) for arch, name in found if re.match(main, name)]
 

@@ -88,6 +88,22 @@ RowArgs plain_rows(Reader& in) {
           0};
 }
 
+HeadArgs heads(Reader& in) {
+  return {in.pointer<int64_t>(),
+          in.integer<uint32_t>(),
+          in.real(),
+          in.real(),
+          in.integer(),
+          in.integer(),
+          in.integer(),
+          0,
+          0,
+          0,
+          0};
+}
+
+ColumnArgs columns_of(const HeadArgs& heads) { return {heads.D, heads.H * heads.D, 0, 0}; }
+
 void read(Reader& in, NeighborStatArgs& a) {
   a = {rows(in),     in.pointer(), in.pointer(), in.pointer(), in.pointer(),     in.pointer(),
        in.pointer(), in.real(),    in.pointer(), columns(in),  in.integer() != 0};
@@ -131,6 +147,40 @@ void read(Reader& in, SparseDenseArgs& a) {
        in.pointer(),          in.integer<int64_t>(),  in.integer<int64_t>()};
 }
 
+void read(Reader& in, GatAggregateFwdArgs& a) {
+  a = {unweighted_rows(in), heads(in),    in.pointer(), in.pointer(), in.pointer(),
+       in.pointer(),        in.pointer(), in.pointer(), in.pointer(), {}};
+  a.columns = columns_of(a.heads);
+}
+
+void read(Reader& in, GatAggregateBwdArgs& a) {
+  a = {unweighted_rows(in), heads(in),    in.pointer(), in.pointer(),      in.pointer(),
+       in.pointer(),        in.pointer(), in.pointer(), in.pointer(),      in.pointer(),
+       in.pointer(),        in.pointer(), in.pointer(), in.integer() != 0, {}};
+  a.columns = columns_of(a.heads);
+}
+
+void read(Reader& in, ResidualArgs& a) {
+  a = {in.pointer(),         in.pointer(),          in.pointer(), in.pointer(), in.pointer(),
+       in.pointer(),         in.pointer(),          in.integer(), in.integer(), in.pointer(),
+       in.pointer<double>(), in.integer<int64_t>(), columns(in)};
+}
+
+void read(Reader& in, ProductsArgs& a) {
+  a = {in.pointer(), in.pointer(),         in.pointer(),          in.integer(),
+       in.integer(), in.pointer<double>(), in.integer<int64_t>(), columns(in)};
+}
+
+void read(Reader& in, UpdateArgs& a) {
+  a = {in.pointer(), in.pointer(), in.pointer(), in.pointer(),         in.pointer(),          in.pointer(),
+       in.integer(), in.integer(), in.pointer(), in.pointer<double>(), in.integer<int64_t>(), columns(in)};
+}
+
+void read(Reader& in, LengthsArgs& a) {
+  a = {in.pointer<double>(), in.integer(),         in.pointer<double>(), in.pointer<int32_t>(),
+       in.pointer(),         in.pointer<double>(), in.integer(),         in.integer() != 0};
+}
+
 template <class Args, int (*kRun)(const Launch&, const Args*, int, bool)>
 void call(int dtype, int device, uint64_t stream, const py::list& calls, bool together) {
   std::vector<Args> read_calls(calls.size());
@@ -159,4 +209,10 @@ void bind_cuda(py::module_& parent) {
   m.def("local_smoothness", &call<LocalSmoothnessArgs, &local_smoothness>);
   m.def("sparse_linear", &call<SparseLinearArgs, &sparse_linear>);
   m.def("sparse_dense", &call<SparseDenseArgs, &sparse_dense>);
+  m.def("gat_aggregate_fwd", &call<GatAggregateFwdArgs, &gat_aggregate_fwd>);
+  m.def("gat_aggregate_bwd", &call<GatAggregateBwdArgs, &gat_aggregate_bwd>);
+  m.def("residual", &call<ResidualArgs, &residual>);
+  m.def("products", &call<ProductsArgs, &products>);
+  m.def("update", &call<UpdateArgs, &update>);
+  m.def("lengths", &call<LengthsArgs, &lengths>);
 }

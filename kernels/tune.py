@@ -114,8 +114,8 @@ class Measurement:
         def table(dtype: torch.dtype = dtype) -> torch.Tensor:
             return torch.ones(N, width, dtype=dtype, device=self.device)
 
-        c, rho, x = torch.ones(N, device=self.device), rsqrt_degree(graph), table()
-        stepper = Stepper(graph, x, c=per_node(c), sums=2, family=family)
+        c, rho, x = torch.ones(N, device=self.device), rsqrt_degree(graph, torch.float32, "triton"), table()
+        stepper = Stepper(graph, x, c=per_node(c), sums=2, family=family, backend="triton")
         stepper.config, stepper.columns = config, width // config.block
         if family == "step":
             agg, s, following = per_node(rho), table(), table()

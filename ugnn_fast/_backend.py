@@ -33,7 +33,7 @@ _DTYPES = {
     "cuda": (torch.float32, torch.float64, torch.float16, torch.bfloat16),
 }
 CUDA_OPS = (
-    *("ada_propagate", "propagate", "neighbor_mean"),
+    *("ada_propagate", "propagate", "neighbor_mean", "gat_aggregate", "solve", "ada_solve"),
     *("neighbor_var", "ada_c", "denoising_energy", "local_smoothness", "drop_edges", "sparse_linear"),
 )
 

@@ -58,6 +58,21 @@ def test_operators_of_one_launch(graph):
     check_one_launch(graph, "cuda", "cuda")
 
 
+@pytest.mark.parametrize("graph", ("power_law", "weighted_hub"))
+def test_attention_and_solutions(graph):
+    g = sample_graphs()[graph].to("cuda")
+    torch.manual_seed(0)
+    x, src, dst = (torch.randn(g.num_nodes, 3, *more).double().cuda() for more in ((4,), (), ()))
+    results = []
+    for backend in ("reference", "cuda"):
+        leaves = [t.clone().requires_grad_() for t in (x, src, dst)]
+        y = uf.gat_aggregate(g, *leaves, dropout=0.4, seed=1, backend=backend)
+        f = uf.ada_solve(g, x[:, 0], 2.0, tol=1e-12, backend=backend)
+        results.append((f, y, *torch.autograd.grad(y.square().sum(), leaves)))
+    for got, expected in zip(*reversed(results), strict=True):
+        torch.testing.assert_close(got, expected)
+
+
 @pytest.mark.parametrize("steps", ("together", "apart"))
 def test_a_cuda_graph_repeats_it(steps, monkeypatch):
     monkeypatch.setenv("UGNN_CUDA_STEPS", steps)

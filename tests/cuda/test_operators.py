@@ -17,11 +17,14 @@ from tests.cuda.test_gpu import check_one_launch
 from tests.ops import (
     test_ada_c,
     test_ada_propagate,
+    test_ada_solve,
     test_denoising_energy,
     test_drop_edges,
+    test_gat_aggregate,
     test_local_smoothness,
     test_neighbor_var,
     test_propagate,
+    test_solve,
     test_sparse_linear,
 )
 from ugnn_fast._random import kept_entries
@@ -110,6 +113,27 @@ PROPAGATE = cases(
 )
 
 
+def valid_gat_aggregate(graph, D, R, H, **_):
+    # R heads of one seed each are tested by themselves
+    return R is None and small(graph, D, H)
+
+
+def valid_solve(graph, D, R, **case):
+    # tens of iterations
+    small_enough = graphs()[graph].num_nodes * D * (R or 1) <= 4000
+    return small_enough and (R is not None or "replica" not in case.values())
+
+
+GAT_AGGREGATE = cases(valid_gat_aggregate, H=(1, 2, 3, 4, 5, 8, 12, 70), q=(0.0, 0.6), slope=(0.2, 0.0, 1.5))
+SOLVE = cases(
+    valid_solve,
+    W=("one", "number", "node", "replica", "edge"),
+    diag=("number", "node", "replica"),
+    norm=("sym", "none"),
+)
+ADA_SOLVE = cases(valid_solve, c=("number", "scalar", "node", "replica"))
+
+
 @pytest.fixture
 def run(emulated, use_backend, monkeypatch):
     """Runs a test of another backend on a case here."""
@@ -132,6 +156,21 @@ def test_ada_propagate_statement(case, run):
 @pytest.mark.parametrize("case", PROPAGATE, ids=case_id)
 def test_propagate_statement(case, run):
     run(test_propagate, case)
+
+
+@pytest.mark.parametrize("case", GAT_AGGREGATE, ids=case_id)
+def test_gat_aggregate_statement(case, run):
+    run(test_gat_aggregate, case)
+
+
+@pytest.mark.parametrize("case", SOLVE, ids=case_id)
+def test_solve_statement(case, run):
+    run(test_solve, case)
+
+
+@pytest.mark.parametrize("case", ADA_SOLVE, ids=case_id)
+def test_ada_solve_statement(case, run):
+    run(test_ada_solve, case)
 
 
 # operators of one launch, and the names of their kernels
@@ -224,6 +263,35 @@ OTHERS = [
     *((test_sparse_linear.test_nan_and_infinity_stay_in_their_rows, {"dropout": q}) for q in (0.0, 0.5)),
     (test_sparse_linear.test_what_is_dropped_meets_no_infinity, {}),
     (test_sparse_linear.test_stored_zeros_count_as_entries, {}),
+    *(
+        (test_gat_aggregate.test_masks_are_the_documented_words, {"H": H, "seed": seed})
+        for H, seed in ((3, 12345), (9, -1))
+    ),
+    (test_gat_aggregate.test_replicas_draw_what_a_single_model_would, {}),
+    *(
+        (test_gat_aggregate.test_large_scores_do_not_overflow, {"name": name, "offset": offset})
+        for name, offset in (("hub", 1e4), ("power_law", -1e4))
+    ),
+    (test_gat_aggregate.test_equal_scores_give_the_mean, {}),
+    (test_gat_aggregate.test_a_row_without_entries_is_zero, {}),
+    *(
+        (test_gat_aggregate.test_nan_stays_in_its_head_among_neighbours, {"where": where})
+        for where in ("x", "src", "dst")
+    ),
+    (test_gat_aggregate.test_a_score_of_minus_infinity_takes_a_neighbour_out, {}),
+    (test_gat_aggregate.test_gradcheck, {"H": 3, "D": 2, "q": 0.5, "slope": 0.2}),
+    (test_solve.test_replicas_are_solved_as_if_alone, {}),
+    (test_solve.test_info, {"tol": 1e-5, "dtype": torch.float32}),
+    (test_solve.test_too_few_iterations, {}),
+    (test_solve.test_rounding_is_the_limit, {}),
+    *((test_solve.test_indefinite_matrix, {"diag": diag}) for diag in (0.3, "node")),
+    (test_solve.test_a_column_that_is_not_finite, {"bad": torch.nan}),
+    *(
+        (test_solve.test_very_small_and_large_values, {"dtype": dtype, "large": large})
+        for dtype, large in ((torch.float32, False), (torch.float64, True))
+    ),
+    (test_solve.test_zero_x, {}),
+    (test_ada_solve.test_a_node_without_neighbors_keeps_its_value, {}),
 ]
 
 
@@ -237,7 +305,7 @@ def other_id(value):
 @pytest.mark.parametrize("test, given", OTHERS, ids=other_id)
 def test_of_the_other_backends(test, given, emulated, monkeypatch):
     module = sys.modules[test.__module__]
-    monkeypatch.setattr(module, "GRAPHS", graphs(), raising=False)
+    monkeypatch.setattr(module, "GRAPHS", graphs() | {"hub": graphs()["hubs"]}, raising=False)
     test(**given, backend=BACKEND)
     assert emulated.launches or 0 in given.get("shape", ())
 
@@ -269,6 +337,35 @@ def test_dense_features(dtype, dropout, emulated):
     expected = dense.double() * (test_sparse_linear.mask_of(dense, dropout, 9) if dropout else 1)
     assert torch.equal(got == 0, expected == 0) and emulated.launches == [("sparse_dense", 1, False)]
     torch.testing.assert_close(got, expected.to(dtype))
+
+
+@pytest.mark.parametrize("graph", ("power_law", "hubs"))
+def test_the_schedule_changes_no_bit_of_attention_or_a_solution(graph, emulated):
+    g = graphs()[graph]
+    inputs = test_gat_aggregate.inputs_of(g, 5, 4).values()
+    results = []
+    for seed in range(1, 5):
+        emulated.module.set_seed(seed)
+        leaves = [t.clone().requires_grad_() for t in inputs]
+        y = uf.gat_aggregate(g, *leaves, dropout=0.4, seed=1, backend=BACKEND)
+        f = uf.solve(g, leaves[0][:, 0], 1.5, tol=1e-3, backend=BACKEND)
+        results.append((f, y, *torch.autograd.grad(y.square().sum(), leaves)))
+    for other in results[1:]:
+        assert all(map(torch.equal, results[0], other))
+
+
+@pytest.mark.parametrize("graph", ("power_law", "hubs"))
+def test_attention_on_dropped_edges(graph, emulated):
+    g = uf.drop_edges(graphs()[graph], 0.6, seed=5)
+    inputs = test_gat_aggregate.inputs_of(g, 3, 4, torch.float64).values()
+    results = []
+    for backend in ("cpu", BACKEND):
+        leaves = [t.clone().requires_grad_() for t in inputs]
+        y = uf.gat_aggregate(g, *leaves, dropout=0.4, seed=1, backend=backend)
+        results.append((y, *torch.autograd.grad(y.square().sum(), leaves)))
+    for got, expected in zip(*reversed(results), strict=True):
+        torch.testing.assert_close(got, expected)
+    assert {name for name, *_ in emulated.launches} == {"gat_aggregate_fwd", "gat_aggregate_bwd"}
 
 
 @pytest.mark.parametrize("graph", ("power_law", "hubs"))

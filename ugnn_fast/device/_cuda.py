@@ -11,6 +11,9 @@ DTYPES = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2, torch.float16: 
 _TABLE = {
     **dict.fromkeys(("neighbor_var_bwd", "kept_degree", "local_smoothness", "sparse_linear"), 11),
     "sparse_dense": 2,
+    **dict.fromkeys(("gat_aggregate_fwd", "gat_aggregate_bwd"), 16),
+    **dict.fromkeys(("residual", "products", "update"), 0),
+    "lengths": 4,
 }
 
 

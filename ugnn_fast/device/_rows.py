@@ -19,7 +19,7 @@ def cdiv(a: int, b: int) -> int:
 class Rows:
     """The rows of a planned matrix: grids, and scratch for the sums of hub pieces."""
 
-    def __init__(self, rowptr: Tensor, plan: Tensor, sizes: list[int], backend: str = "triton"):
+    def __init__(self, rowptr: Tensor, plan: Tensor, sizes: list[int], backend: str):
         self.rowptr, self.plan, self.sizes = rowptr, plan, sizes
         self.num_rows = rowptr.shape[0] - 1
         self.num_hubs = self.num_rows - sizes[1]

@@ -14,27 +14,30 @@ from ugnn_fast.kernels._launch import WIDEST, Config, row_config
 class _Heads:
     """Launches the kernels on one graph, for the heads of x [N, H, D]."""
 
-    def __init__(self, graph: tuple, x: Tensor, slope: float, dropout: float, seeds: Tensor | None):
+    def __init__(self, graph: tuple, x: Tensor, slope: float, dropout: float, seeds: Tensor | None, backend: str):
         *_, plan, plan_sizes, drop_seed, keep_from = graph
-        self.rows = Rows(graph[0], plan, plan_sizes)
+        self.rows = Rows(graph[0], plan, plan_sizes, backend)
         _, H, D = x.shape
         R = 1 if seeds is None else len(seeds)
-        self.config, self.heads, self.vec = _config(H // R, x)
-        self.parts = cdiv(D, self.config.block)
-        self.columns = R * cdiv(H // R, self.heads) * self.parts
+        # CUDA kernels share out the heads by themselves
+        self.config, self.parts, self.columns, vec, self.shape = None, 1, 1, 1, {}
+        if backend == "triton":
+            self.config, heads, vec = _config(H // R, x)
+            self.parts = cdiv(D, self.config.block)
+            self.columns = R * cdiv(H // R, heads) * self.parts
+            self.shape = {"HEADS": heads, "VEC": vec}
         # they are on the device already: a copy from the host could not be captured in a CUDA graph
         seeds = None if seeds is None else seeds.contiguous()
         self.dropping = keep_from > 0
         self.args = (
             graph[1], drop_seed, keep_from, seeds, _random.keep_from(dropout), 1 / (1 - dropout), slope, H, H // R,
-            D // self.vec,
+            D // vec,
         )  # fmt: skip
 
     def launch(self, kernel: str, *args: Any, **constants: Any) -> None:
         self.rows.launch(
-            kernel, self.columns, self.config, *self.args, *args, DROP=self.dropping, HEADS=self.heads, VEC=self.vec,
-            **constants,
-        )  # fmt: skip
+            kernel, self.columns, self.config, *self.args, *args, DROP=self.dropping, **self.shape, **constants
+        )
 
 
 def _config(replica_heads: int, x: Tensor) -> tuple[Config, int, int]:
@@ -54,9 +57,10 @@ def _config(replica_heads: int, x: Tensor) -> tuple[Config, int, int]:
 def gat_aggregate(graph, x, att_src, att_dst, slope, dropout, seeds, backend) -> tuple[Tensor, Tensor]:
     """Body of ugnn::gat_aggregate."""
     x, att_src, att_dst = x.contiguous(), att_src.contiguous(), att_dst.contiguous()
-    heads = _Heads(graph, x, slope, dropout, seeds)
-    partial, partial_head = heads.rows.partial(1, x[0].numel()), heads.rows.partial(2, x.shape[1])
+    heads = _Heads(graph, x, slope, dropout, seeds, backend)
     y, lse = torch.empty_like(x), torch.empty_like(att_src)
+    partial = heads.rows.partial(1, x[0].numel(), lse.dtype)
+    partial_head = heads.rows.partial(2, x.shape[1], lse.dtype)
     heads.launch("gat_aggregate_fwd", x, att_src, att_dst, partial, partial_head, y, lse)
     return y, lse
 
@@ -67,8 +71,9 @@ def gat_aggregate_backward(
     """Body of ugnn::gat_aggregate_backward."""
     x, att_src, att_dst, lse = x.contiguous(), att_src.contiguous(), att_dst.contiguous(), lse.contiguous()
     grad = grad.to(x.dtype).contiguous()
-    heads = _Heads(graph, x, slope, dropout, seeds)
-    partial, partial_head = heads.rows.partial(2, x[0].numel()), heads.rows.partial(1, x.shape[1])
+    heads = _Heads(graph, x, slope, dropout, seeds, backend)
+    partial = heads.rows.partial(2, x[0].numel(), lse.dtype)
+    partial_head = heads.rows.partial(1, x.shape[1], lse.dtype)
     t, grad_dst, grad_src = torch.empty((3, heads.parts, *lse.shape), dtype=lse.dtype, device=lse.device)
     grad_x = torch.empty_like(x)
     heads.launch(

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from ugnn_fast import kernels  # type: ignore[attr-defined]
+from ugnn_fast.device import _cuda
 from ugnn_fast.device._rows import cdiv
-from ugnn_fast.device.step import ZERO, Coef, Stepper, column, per_node
+from ugnn_fast.device.step import ZERO, Coef, Stepper, column, degrees, per_node
 from ugnn_fast.kernels._launch import REGISTERS
 from ugnn_fast.ops.row_sum import row_sum
 from ugnn_fast.ops.solve import solve_backward_body, solve_body
@@ -29,17 +30,20 @@ def _power_of_two(x: Tensor) -> Tensor:
     """What brings each column of x near 1, as squares of very small or large values would leave the range of numbers;
     NaN for one that is not finite, which makes all of its result NaN."""
     largest = x.abs().amax(0)
-    exponent = torch.frexp(torch.where(largest.isfinite(), largest, 1)).exponent.clamp(-120, 120)
+    limit = 1000 if x.dtype == torch.float64 else 120
+    exponent = torch.frexp(torch.where(largest.isfinite(), largest, 1)).exponent.clamp(-limit, limit)
     return torch.where(largest.isfinite(), torch.ldexp(torch.ones_like(largest), -exponent), torch.nan)
 
 
 class _Vectors:
     """The tables of one solve, and the launches on them."""
 
-    def __init__(self, graph: tuple, x: Tensor, matrix: Any):
+    def __init__(self, graph: tuple, x: Tensor, matrix: Any, backend: str):
+        self.cuda = None if backend == "triton" else _cuda.launcher(backend)
         degree = root = self.square = None
         if matrix.norm == "sym":
-            degree = torch.where(graph[3] > 0, graph[3], 1)
+            degree = degrees(graph, x.dtype, backend)
+            degree = torch.where(degree > 0, degree, 1)
             root, self.square = degree.sqrt(), degree.reciprocal()
         diag = x.new_full(x.shape[:1], matrix.diag_value) if matrix.diag is None else matrix.diag
         diag = diag if degree is None else diag * column(degree, diag)
@@ -48,7 +52,7 @@ class _Vectors:
         c = ZERO if matrix.c is None else per_node(matrix.c)
         self.stepper = Stepper(
             graph, x, c=c, replicas=c.replica_stride > 0 or self.diag.replica_stride > 0,
-            edge_value=None if matrix.edge_value is None else matrix.edge_value.contiguous(),
+            edge_value=None if matrix.edge_value is None else matrix.edge_value.contiguous(), backend=backend,
         )  # fmt: skip
         self.agg = Coef(scale=-matrix.scale)
         width, blocks = self.stepper.width, cdiv(len(x), ROWS)
@@ -64,6 +68,9 @@ class _Vectors:
         self.state = torch.zeros((2, width), dtype=torch.int32, device=x.device)
 
     def _launch(self, kernel: str, *args: Any) -> None:
+        if self.cuda is not None:
+            self.cuda.launch(kernel, [(*args, *self.sizes)])
+            return
         config = self.stepper.config
         kernels.kernel(kernel)[self.grid](
             *args, *self.sizes, SLOTS=config.slots, BLOCK_D=config.block, num_warps=config.warps, **REGISTERS
@@ -71,10 +78,11 @@ class _Vectors:
 
     def _step_lengths(self, lengths: bool) -> None:
         blocks, width = self.sums.shape[0], self.sizes[2]
-        kernels.kernel("lengths")[(cdiv(width, 8),)](
-            self.sums, blocks, self.limit, self.state, self.lengths, self.curvature, width,
-            LENGTHS=lengths, BLOCKS=128, COLUMNS=8, num_warps=4,
-        )  # fmt: skip
+        args = self.sums, blocks, self.limit, self.state, self.lengths, self.curvature, width
+        if self.cuda is not None:
+            self.cuda.launch("lengths", [(*args, lengths)])
+            return
+        kernels.kernel("lengths")[(cdiv(width, 8),)](*args, LENGTHS=lengths, BLOCKS=128, COLUMNS=8, num_warps=4)
 
     def multiply(self, table: Tensor) -> None:
         self.stepper.step(table, agg=self.agg, skip=self.diag, x=table, out=self.q)
@@ -111,9 +119,11 @@ class _Vectors:
                 return int(count.max()), 1.0
 
 
-def _iterate(graph: tuple, x: Tensor, matrix: Any, tol: float, max_iter: int) -> tuple[Tensor, int, float, float]:
+def _iterate(
+    graph: tuple, x: Tensor, matrix: Any, tol: float, max_iter: int, backend: str
+) -> tuple[Tensor, int, float, float]:
     """F, iterations, residual and, if that is not positive, <p, M p>."""
-    vectors = _Vectors(graph, x, matrix)
+    vectors = _Vectors(graph, x, matrix, backend)
     size = rr = vectors.residual(first=True)
     torch.mul(size, tol * tol, out=vectors.limit)
     active, iterations = rr > vectors.limit, 0

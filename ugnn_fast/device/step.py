@@ -43,8 +43,8 @@ class Stepper:
     """Launches steps on one graph, for tables [N, D] or [N, R, D] that look alike."""
 
     def __init__(
-        self, graph: tuple, like: Tensor, *, c: Coef = ZERO, replicas: bool = False, edge_value: Tensor | None = None,
-        reverse: Tensor | None = None, sums: int = 1, family: str = "step", backend: str = "triton",
+        self, graph: tuple, like: Tensor, *, backend: str, c: Coef = ZERO, replicas: bool = False,
+        edge_value: Tensor | None = None, reverse: Tensor | None = None, sums: int = 1, family: str = "step",
     ):  # fmt: skip
         """replicas: whether c or a coefficient differs between replicas. sums: those of a row that are kept apart.
         family: whose launch configuration it is, see _launch.
@@ -92,7 +92,7 @@ def degrees(graph: tuple, dtype: torch.dtype, backend: str) -> Tensor:
     return degree
 
 
-def rsqrt_degree(graph: tuple, dtype: torch.dtype = torch.float32, backend: str = "triton") -> Tensor:
+def rsqrt_degree(graph: tuple, dtype: torch.dtype, backend: str) -> Tensor:
     """rho_i, [N], float32 or float64."""
     degree = degrees(graph, dtype, backend)
     return torch.where(degree > 0, degree, torch.inf).rsqrt()

@@ -67,7 +67,9 @@ class _Matrix(NamedTuple):
         return self.diag.reshape(*self.diag.shape, *(1,) * (f.dim() - self.diag.dim())) * f - y
 
 
-def _iterate(graph: tuple, x: Tensor, matrix: _Matrix, tol: float, max_iter: int) -> tuple[Tensor, int, float, float]:
+def _iterate(
+    graph: tuple, x: Tensor, matrix: _Matrix, tol: float, max_iter: int, backend: str
+) -> tuple[Tensor, int, float, float]:
     """F, iterations, residual and, if that is not positive, <p, M p>; all as the kernel has them."""
     R, D = replicas_and_width(x)
     f = torch.empty_like(x)
@@ -98,7 +100,7 @@ def _refine(
             return f, iterations, torch.where(size == 0, 0, rr / size).max().sqrt().item(), curvature
         wanted = tol / 2 * (size / rr).sqrt()[active].min().item()
         r = torch.where(active, r, 0).to(x.dtype)
-        correction, more, _, curvature = iterate(graph, r, matrix, min(wanted, 0.5), max_iter - iterations)
+        correction, more, _, curvature = iterate(graph, r, matrix, min(wanted, 0.5), max_iter - iterations, backend)
         if not curvature > 0:
             return f, iterations, math.nan, curvature
         f, before, iterations = f + correction, rr, iterations + more
@@ -109,7 +111,7 @@ def solve_body(iterate, graph, x, diag, c, edge_value, diag_value, scale, norm, 
     # 16-bit values are computed in float32 and rounded once at the end
     values = x.to(acc_dtype(x.dtype)).contiguous()
     matrix = _Matrix(diag, c, edge_value, diag_value, scale, norm)
-    f, iterations, residual, curvature = iterate(graph, values, matrix, tol, max_iter)
+    f, iterations, residual, curvature = iterate(graph, values, matrix, tol, max_iter, backend)
     if values.dtype == torch.float32 and curvature > 0 and tol < residual < math.inf and iterations < max_iter:
         f, more, residual, curvature = _refine(iterate, graph, values, f, matrix, tol, max_iter - iterations, backend)
         iterations += more

@@ -179,6 +179,113 @@ struct SparseDenseArgs {
   int64_t num_rows;
 };
 
+// The heads of x [N, H, D], a table of H D columns, and what their weights are made of.
+struct HeadArgs {
+  const int64_t* seeds;  // [R] of the masks, one for `replica_heads` heads; null: no dropout
+  uint32_t mask_from;
+  double mask_scale;  // 1 / (1 - q)
+  double slope;
+  int32_t H;
+  int32_t replica_heads;
+  int32_t D;
+  // The launcher fills in how lanes share them: a block of columns is block_heads heads of `lanes` lanes each, or one
+  // of `parts` parts of a wide head; `makers` lanes make weights of a head.
+  int32_t lanes;
+  int32_t block_heads;
+  int32_t parts;
+  int32_t makers;
+};
+
+// y_i = sum_j w_ij x_j, (A1); see gat_aggregate.cuh
+struct GatAggregateFwdArgs {
+  RowArgs rows;
+  HeadArgs heads;
+  const void* x;       // T
+  const void* src;     // A [N, H]
+  const void* dst;     // A [N, H]
+  void* partial;       // A [1, num_pieces, H D]
+  void* partial_head;  // A [2, num_pieces, H]
+  void* y;             // T
+  void* lse;           // A [N, H]
+  ColumnArgs columns;
+};
+
+// (A2); with `sends` (A3)
+struct GatAggregateBwdArgs {
+  RowArgs rows;
+  HeadArgs heads;
+  const void* table;   // T: x; sends: g
+  const void* own;     // T: g; sends: x
+  const void* src;     // A [N, H]
+  const void* dst;     // A [N, H]
+  const void* lse;     // A [N, H]
+  const void* stats;   // A [N, H, 3]: dst, lse, t; with sends
+  void* partial;       // A [2, num_pieces, H D]
+  void* partial_head;  // A [1, num_pieces, H]
+  void* grad_x;        // T, with sends
+  void* t;             // A [N, H], without
+  void* grad_score;    // A [N, H]
+  bool sends;
+  ColumnArgs columns;
+};
+
+// Work on the vectors of conjugate gradients; see solve.cuh. Sums are those of kSumRows rows.
+constexpr int kSumRows = 256;  // ROWS of ugnn_fast/device/solve.py
+
+// r = scale X / N - q, p = r / D
+struct ResidualArgs {
+  const void* x;        // T
+  const void* scale;    // T [width]
+  const void* root;     // T [N]: 1 / N
+  const void* q;        // T
+  void* r;              // T
+  void* p;              // T
+  const void* inverse;  // T: 1 / D
+  int32_t inverse_row, inverse_replica;
+  const void* square;  // T [N]: N^2
+  double* sums;        // [blocks of rows, 4, width]
+  int64_t N;
+  ColumnArgs columns;
+};
+
+// <p, q> and <q, q / D>
+struct ProductsArgs {
+  const void* p;        // T
+  const void* q;        // T
+  const void* inverse;  // T: 1 / D
+  int32_t inverse_row, inverse_replica;
+  double* sums;
+  int64_t N;
+  ColumnArgs columns;
+};
+
+// u += alpha p, r -= alpha q, p = r / D + beta p
+struct UpdateArgs {
+  const void* lengths;  // T [2, width]: alpha and beta
+  void* u;              // T
+  void* r;              // T
+  void* p;              // T
+  const void* q;        // T
+  const void* inverse;  // T: 1 / D
+  int32_t inverse_row, inverse_replica;
+  const void* square;  // T [N]: N^2
+  double* sums;
+  int64_t N;
+  ColumnArgs columns;
+};
+
+// Which columns are active, and with `lengths_too` their alpha and beta.
+struct LengthsArgs {
+  const double* sums;  // [blocks, 4, width]
+  int32_t blocks;
+  const double* limit;  // [width]
+  int32_t* state;       // [2, width]: what a column is, and its iterations
+  void* lengths;        // T [2, width]
+  double* curvature;    // [width]
+  int32_t width;
+  bool lengths_too;
+};
+
 // Where to launch. `stream` is a cudaStream_t.
 struct Launch {
   DType dtype;
@@ -193,7 +300,7 @@ constexpr int kMaxCalls = 32;
 int step(const Launch& launch, const StepArgs* calls, int count, bool together);
 int ada_propagate_bwd(const Launch& launch, const AdaPropagateBwdArgs* calls, int count, bool together);
 int edge_dot(const Launch& launch, const EdgeDotArgs* calls, int count, bool together);
-// One launch each (two with hubs), whatever `together` says.
+// One launch a call (two with hubs), whatever `together` says.
 int neighbor_stat(const Launch& launch, const NeighborStatArgs* calls, int count, bool together);
 int neighbor_var_bwd(const Launch& launch, const NeighborVarBwdArgs* calls, int count, bool together);
 int edge_energy(const Launch& launch, const EdgeEnergyArgs* calls, int count, bool together);
@@ -201,6 +308,13 @@ int kept_degree(const Launch& launch, const KeptDegreeArgs* calls, int count, bo
 int local_smoothness(const Launch& launch, const LocalSmoothnessArgs* calls, int count, bool together);
 int sparse_linear(const Launch& launch, const SparseLinearArgs* calls, int count, bool together);
 int sparse_dense(const Launch& launch, const SparseDenseArgs* calls, int count, bool together);
+int gat_aggregate_fwd(const Launch& launch, const GatAggregateFwdArgs* calls, int count, bool together);
+int gat_aggregate_bwd(const Launch& launch, const GatAggregateBwdArgs* calls, int count, bool together);
+// float and double alone: solve computes in the type of sums
+int residual(const Launch& launch, const ResidualArgs* calls, int count, bool together);
+int products(const Launch& launch, const ProductsArgs* calls, int count, bool together);
+int update(const Launch& launch, const UpdateArgs* calls, int count, bool together);
+int lengths(const Launch& launch, const LengthsArgs* calls, int count, bool together);
 
 const char* error_text(int error);
 

@@ -11,6 +11,8 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
+// memory that the threads of a block share
+#define UGNN_SHARED(type, name, count) __shared__ type name[count]
 #endif
 
 #define UGNN_DEVICE __device__ __forceinline__

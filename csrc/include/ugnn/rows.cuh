@@ -49,6 +49,7 @@ struct Columns {
     offset = replica * c.D + own;
     active = own < c.D;
   }
+  UGNN_DEVICE Columns(int replica_, int offset_, bool active_) : replica(replica_), offset(offset_), active(active_) {}
 };
 
 UGNN_HOST_DEVICE inline int short_tasks(const RowArgs& g, int slots) { return (g.num_short + slots - 1) / slots; }
