@@ -1,9 +1,17 @@
 """`import ugnn_fast` in a fresh process: with and without the native module, and what it does not import."""
 
+import dataclasses
 import os
 import subprocess
 import sys
 import textwrap
+import types
+
+import pytest
+import torch
+
+import ugnn_fast as uf
+from ugnn_fast import _backend
 
 
 def run_python(code, **environment):
@@ -99,6 +107,18 @@ def test_built(cpu):
     assert set(info.ops) == set(uf.backends()["reference"].ops)
     """
     run_python(code)
+
+
+@pytest.mark.parametrize(
+    ("run", "wanted"), ((("triton", "cuda"), "triton"), (("cuda",), "cuda"), (("triton",), "triton"), ((), "reference"))
+)
+def test_auto_on_a_gpu(run, wanted, monkeypatch):
+    found = {
+        name: dataclasses.replace(info, runs=name in run, ops=_backend.CUDA_OPS) for name, info in uf.backends().items()
+    }
+    monkeypatch.setattr(_backend, "_BACKENDS", found)
+    x = types.SimpleNamespace(device=torch.device("cuda", 0), dtype=torch.float32)
+    assert _backend.choose("propagate", "auto", x) == wanted
 
 
 def test_nothing_heavy_is_imported():

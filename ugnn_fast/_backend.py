@@ -95,7 +95,9 @@ def choose(op: str, backend: str, x: torch.Tensor) -> str:
     """The backend that computes `op` on x: the one asked for, or the best one for its device and dtype."""
     device, dtype = x.device.type, x.dtype
     if backend == "auto":
-        backend = "cpu" if device == "cpu" else "triton" if device == "cuda" else "reference"
+        backend = "cpu" if device == "cpu" else "reference"
+        if device == "cuda":
+            backend = "triton" if _BACKENDS["triton"].runs else "cuda"
         if not _BACKENDS[backend].runs:
             return "reference"
     elif backend not in _BACKENDS:
