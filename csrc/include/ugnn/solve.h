@@ -180,8 +180,8 @@ struct SolveWork {
   InView<A> c;
   Buffer<A> tables;
   Buffer<Factors<A>> factors, norms;
-  Buffer<A> inverse;  // 1 / N
-  Buffer<double> of_step, of_update;
+  Buffer<A> inverse;         // 1 / N
+  Buffer<double> even, odd;  // sums of every second pass: those of the pass before may still be read
   Buffer<A> partial;
 
   SolveWork(const Solve& a, int max_ld)
@@ -194,8 +194,8 @@ struct SolveWork {
         factors(a.g.N),
         norms(rows + kVectorLanes<A>),
         inverse(a.g.N),
-        of_step(2 * blocks * max_ld),
-        of_update(2 * blocks * max_ld),
+        even(2 * blocks * max_ld),
+        odd(2 * blocks * max_ld),
         partial(2 * max_ld * HubPieces{view.g}.count()) {}
 };
 
@@ -266,9 +266,11 @@ class SolveSlice {
   using V = vec_t<A, kBlock>;
   static constexpr int kMax = kMaxWidth<A>;
 
-  // body(begin, end, sums of this block) for all blocks of rows; then total_ has the sums of all
+  // body(begin, end, sums of this block) for all blocks of rows; then total_ has the sums of all. Returns those of the
+  // blocks, which last until the pass after the next.
   template <class Body>
-  void pass(double* sums, Body body) {
+  const double* pass(Body body) {
+    double* sums = (passes_++ % 2 ? work_.odd : work_.even).get();
     split_.for_rows(omp_get_thread_num(), [&](int64_t first, int64_t last) {
       // a block belongs to the share that has its first row
       const int64_t rows = work_.block_rows, stop = (last + rows - 1) / rows;
@@ -284,6 +286,7 @@ class SolveSlice {
     for (int64_t block = 0; block < work_.blocks; ++block) {
       for (int d = 0; d < 2 * ld_; ++d) total_[d] += sums[block * 2 * ld_ + d];
     }
+    return sums;
   }
 
   // q = M table, and the products of a block while it is in cache. Hubs first, so that a block has all of its rows.
@@ -298,7 +301,7 @@ class SolveSlice {
       run_(step_, Part::kHubs, begin, end);
       split_.wait();
     }
-    pass(work_.of_step.get(), [&](int64_t begin, int64_t end, double* sums) {
+    pass([&](int64_t begin, int64_t end, double* sums) {
       const int64_t rows = (1 << 11) / ld_;  // whose p and q are in the first-level cache
       for (; begin < end; begin += rows) {
         const int64_t stop = begin + rows < end ? begin + rows : end;
@@ -350,16 +353,14 @@ class SolveSlice {
   }
 
   void run_update(Update what) {
-    pass(work_.of_update.get(),
-         [&](int64_t begin, int64_t end, double* sums) { kernel_.update[int(what)](t_, lengths_, begin, end, sums); });
+    pass([&](int64_t begin, int64_t end, double* sums) { kernel_.update[int(what)](t_, lengths_, begin, end, sums); });
   }
 
   // The matrix, and for each column a power of two that brings x near 1, as squares of very small or large values would
   // leave the range of numbers; NaN for a column that is not finite, which makes all of its result NaN.
   void prepare() {
     const A* diag = a_.diag ? static_cast<const A*>(a_.diag) + (a_.RD > 1 ? slice_.r * N_ : 0) : nullptr;
-    double* sums = work_.of_step.get();
-    pass(sums, [&](int64_t begin, int64_t end, double* of_block) {
+    const double* sums = pass([&](int64_t begin, int64_t end, double* of_block) {
       if (end == N_) clear_behind();
       V largest[(kMax + kBlock - 1) / kBlock] = {}, zero[(kMax + kBlock - 1) / kBlock] = {};
       for (int64_t p = begin; p < end; ++p) {
@@ -411,7 +412,7 @@ class SolveSlice {
     }
     lengths_.repeat(ld_);
     const A* c_behind = a_.c && c_in_row<A>(a_.g, slice_.width) ? step_.c : nullptr;
-    pass(work_.of_update.get(), [&](int64_t begin, int64_t end, double* sums) {
+    pass([&](int64_t begin, int64_t end, double* sums) {
       for (int64_t i = begin; i < end; ++i) {
         for_columns(slice_, [&](int d, const Tail<kBlock>& columns,
                                 const Tail<kBlock>& stored) __attribute__((always_inline)) {
@@ -453,7 +454,7 @@ class SolveSlice {
     A* f = static_cast<A*>(a_.f) + slice_.first;
     A back[kMax + kBlock] = {};
     for (int d = 0; d < slice_.width; ++d) back[d] = 1 / scale_[d];
-    pass(work_.of_update.get(), [&](int64_t begin, int64_t end, double* sums) {
+    pass([&](int64_t begin, int64_t end, double* sums) {
       constexpr int64_t kFew = 32;  // squares are added up in A, then in double
       V squares[(kMax + kBlock - 1) / kBlock] = {};
       for (int64_t i = begin; i < end; ++i) {
@@ -496,6 +497,7 @@ class SolveSlice {
   bool active_[kMax];   // has not arrived
   bool any_active_ = true;
   bool owes_ = false;  // whether u lacks the share of an iteration
+  int64_t passes_ = 0;
 };
 
 template <class A>
@@ -528,6 +530,7 @@ void solve(Solve& a) {
     for (int64_t number = 0; number < slices.count() && definite; ++number) {
       SolveSlice<A> slice(a, work, slices.at(number), step, split);
       slice.solve();
+      split.wait();  // the next one counts its passes anew
       definite = slice.curvature > 0;
       if (omp_get_thread_num() == 0) {
         a.iterations = slice.iterations > a.iterations ? slice.iterations : a.iterations;
