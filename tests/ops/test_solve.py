@@ -55,10 +55,11 @@ def dominant_diag(g, c, edge_value, norm):
     return (6 if INTERPRETING else 1) * sums + 0.3 + torch.rand(g.num_nodes, dtype=torch.float64)
 
 
-def assert_near(got, exact, limit, name):
+def assert_near(got, exact, limit, name, least=0.0):
+    """least: the size of a result that cancels."""
     assert got.shape == exact.shape, name
     off = (got.double() - exact).norm().item()
-    assert off <= limit * exact.norm().item(), f"{name}: off by {off} of {exact.norm().item()}"
+    assert off <= limit * max(exact.norm().item(), least), f"{name}: off by {off} of {exact.norm().item()}"
 
 
 def valid(graph, R, W, diag, **_):
@@ -119,7 +120,8 @@ def test_statement(case, use_backend):
     got, exact = run(operator, torch.clone), run(dense, torch.Tensor.double)
     for name, a, b in zip(("result", *leaves), got, exact, strict=True):
         assert a.dtype == (dtype if name in ("result", "x") else number), name
-        assert_near(a, b, limit, name)
+        # the gradient of a coefficient is a sum over columns, of a node alone in the worst case
+        assert_near(a, b, limit, name, least=0.0 if name in ("result", "x") else 0.01)
 
 
 def matrix_product(g, f, diag, c=None, norm="sym"):
