@@ -1,4 +1,4 @@
-"""Registration of operators with torch.library: one helper, used once by each module of ugnn_fast.ops.
+"""Registration of operators with torch.library: `define`, used once by each module of ugnn_fast.ops.
 
 An operator has a body (calls the kernel of the chosen backend), a fake kernel (shapes only), and, if it can be
 differentiated, an autograd.Function whose forward calls the operator again below autograd. The Function is registered
