@@ -41,8 +41,8 @@ def leaky_relu(z, slope):
 
 
 @triton.jit
-def masked(alpha, i, j, first, r, seeds_ptr, mask_from, mask_scale, HEADS: tl.constexpr):
-    """w_ij = mask_ij / (1 - q) alpha_ij, [SLOTS, HEADS]; alpha without seeds."""
+def masked(alpha, i, j, first, r, seeds_ptr, mask_from, HEADS: tl.constexpr):
+    """mask_ij alpha_ij, [SLOTS, HEADS]; alpha without seeds."""
     w = alpha
     if seeds_ptr is not None:
         zero = (i * 0).to(tl.uint32)
@@ -52,7 +52,7 @@ def masked(alpha, i, j, first, r, seeds_ptr, mask_from, mask_scale, HEADS: tl.co
         word = tl.where(number == 0, w0[:, None], w1[:, None])
         word = tl.where(number == 2, w2[:, None], word)
         word = tl.where(number == 3, w3[:, None], word)
-        w = tl.where(word.to(tl.int64) >= mask_from, alpha * mask_scale, 0.0)
+        w = tl.where(word.to(tl.int64) >= mask_from, alpha, 0.0)
     return w
 
 
@@ -131,7 +131,7 @@ def gat_aggregate_fwd_kernel(
             src = tl.load(src_ptr + j[:, None] * H + h[None, :], mask=live & mask_h[None, :], other=0.0)
             top, scale, power = raised(top, leaky_relu(dst + src, slope), live)
             total = total * scale + power
-            w = masked(power, i, j, first_head, r, seeds_ptr, mask_from, mask_scale, HEADS)
+            w = masked(power, i, j, first_head, r, seeds_ptr, mask_from, HEADS)
             acc = acc * scale[:, :, None] + w[:, :, None] * x
         if stride > 1:
             top, total, acc = slots_together(top, total, acc, SLOTS, HEADS, BLOCK_D)
@@ -145,7 +145,7 @@ def gat_aggregate_fwd_kernel(
             owner = owner & False
 
     some = top > float("-inf")  # a row without entries gives 0
-    y = acc * tl.where(some, 1 / total, 0.0)[:, :, None]
+    y = acc * tl.where(some, mask_scale / total, 0.0)[:, :, None]
     at = i[:, None, None] * width + offs[None, :, :]
     tl.store(y_ptr + at, y.to(y_ptr.dtype.element_ty), mask=owner[:, None, None] & mask_c[None, :, :])
     lse = tl.where(some, top + tl.log(total), 0.0)
@@ -159,32 +159,41 @@ def gat_aggregate_bwd_kernel(
     table_ptr, own_ptr,             # neighbours' rows and those of the nodes, [N, H, D]: x and g, SENDS: g and x
     src_ptr, dst_ptr, lse_ptr,      # [N, H]
     stats_ptr,                      # dst, lse, t, [N, H, 3]; for SENDS
-    partial_ptr, partial_head_ptr,  # [2, pieces, H D], [1, pieces, H]
+    partial_ptr, partial_head_ptr,  # [2, pieces, H D], [1 or 2, pieces, H]
     grad_x_ptr,                     # [N, H, D], of SENDS
     t_ptr, grad_score_ptr,          # [parts, N, H], to be summed over parts; t is not of SENDS
     SENDS: tl.constexpr,
     DROP: tl.constexpr, HEADS: tl.constexpr, VEC: tl.constexpr,
     SLOTS: tl.constexpr, BLOCK_D: tl.constexpr, HUBS: tl.constexpr,
 ):  # fmt: skip
-    """Rows as receivers: t_i = <g_i, y_i> and dL/dl_i, (A2). SENDS: rows as senders, dL/dx_j and dL/dr_j, (A3)."""
+    """Rows as receivers: t_i = <g_i, y_i> and dL/dl_i, (A2). SENDS: rows as senders, dL/dx_j and dL/dr_j, (A3).
+
+    Sums over entries with z > 0 and the others are kept apart, so that what cancels is not rounded first: the gradient
+    of a score on which nothing depends, as of a single neighbour, is 0.
+    """
     D = vectors * VEC
     part, r, first_head, h, mask_h, first_h, offs, mask_c = program_heads(replica_heads, D, HEADS, BLOCK_D)
     width = H * D
     partial_size = num_pieces.to(tl.int64) * width
-    acc = tl.zeros((SLOTS, HEADS, BLOCK_D), tl.float32)  # sum w times the neighbour's row
-    acc_positive = tl.zeros((SLOTS, HEADS, BLOCK_D), tl.float32)  # that over entries with z > 0
+    partial_head_size = num_pieces.to(tl.int64) * H
+    acc = tl.zeros((SLOTS, HEADS, BLOCK_D), tl.float32)  # sum of mask alpha times the neighbour's row where z > 0
+    acc_negative = tl.zeros((SLOTS, HEADS, BLOCK_D), tl.float32)  # and elsewhere
     total = tl.zeros((SLOTS, HEADS), tl.float32)  # a+; SENDS: sum e' alpha t
+    total_negative = tl.zeros((SLOTS, HEADS), tl.float32)  # 1 - a+, not of SENDS
     if HUBS:
         i, first_piece, end_piece, owner = hub_row(plan_ptr, num_rows, num_middle, SLOTS)
         total = hub_sum(partial_head_ptr, first_piece, end_piece, H, h, mask_h, SLOTS, HEADS)
+        if not SENDS:
+            partial_head_ptr += partial_head_size
+            total_negative = hub_sum(partial_head_ptr, first_piece, end_piece, H, h, mask_h, SLOTS, HEADS)
         for k in range(tl.cdiv(end_piece - first_piece, SLOTS)):
             n = (first_piece + k * SLOTS + tl.arange(0, SLOTS)).to(tl.int64)
             at_n = n[:, None, None] * width + offs[None, :, :]
             mask_n = (n < end_piece)[:, None, None] & mask_c[None, :, :]
             acc += tl.load(partial_ptr + at_n, mask=mask_n, other=0.0)
-            acc_positive += tl.load(partial_ptr + partial_size + at_n, mask=mask_n, other=0.0)
+            acc_negative += tl.load(partial_ptr + partial_size + at_n, mask=mask_n, other=0.0)
         acc = rows_of_all_slots(acc, SLOTS, HEADS, BLOCK_D)
-        acc_positive = rows_of_all_slots(acc_positive, SLOTS, HEADS, BLOCK_D)
+        acc_negative = rows_of_all_slots(acc_negative, SLOTS, HEADS, BLOCK_D)
     else:
         i, first, end, stride, trips, owner, piece = program_rows(
             rowptr_ptr, plan_ptr, num_rows, num_short, num_middle, SLOTS
@@ -214,38 +223,44 @@ def gat_aggregate_bwd_kernel(
                 z = score + tl.load(src_ptr + at_j, mask=mask_j, other=0.0)
             alpha = tl.where(live, tl.exp(leaky_relu(z, slope) - lse), 0.0)
             if SENDS:
-                w = masked(alpha, j, i, first_head, r, seeds_ptr, mask_from, mask_scale, HEADS)
+                w = masked(alpha, j, i, first_head, r, seeds_ptr, mask_from, HEADS)
                 total += tl.where(z > 0, alpha, slope * alpha) * t
             else:
-                w = masked(alpha, i, j, first_head, r, seeds_ptr, mask_from, mask_scale, HEADS)
+                w = masked(alpha, i, j, first_head, r, seeds_ptr, mask_from, HEADS)
                 total += tl.where(z > 0, alpha, 0.0)
-            acc += w[:, :, None] * row
-            acc_positive += tl.where(z > 0, w, 0.0)[:, :, None] * row
+                total_negative += tl.where(z > 0, 0.0, alpha)
+            acc += tl.where(z > 0, w, 0.0)[:, :, None] * row
+            acc_negative += tl.where(z > 0, 0.0, w)[:, :, None] * row
         if stride > 1:
             acc = rows_of_all_slots(acc, SLOTS, HEADS, BLOCK_D)
-            acc_positive = rows_of_all_slots(acc_positive, SLOTS, HEADS, BLOCK_D)
+            acc_negative = rows_of_all_slots(acc_negative, SLOTS, HEADS, BLOCK_D)
             total = of_all_slots(total, SLOTS, HEADS)
+            if not SENDS:
+                total_negative = of_all_slots(total_negative, SLOTS, HEADS)
         if piece >= 0:
             n = piece.to(tl.int64) + tl.zeros((SLOTS, 1), tl.int64)
             mask_n = owner[:, None, None] & mask_c[None, :, :]
             at_n = n[:, :, None] * width + offs[None, :, :]
             tl.store(partial_ptr + at_n, acc, mask=mask_n)
-            tl.store(partial_ptr + partial_size + at_n, acc_positive, mask=mask_n)
+            tl.store(partial_ptr + partial_size + at_n, acc_negative, mask=mask_n)
             mask_n = owner[:, None] & first_h[None, :]
             tl.store(partial_head_ptr + n * H + h[None, :], total, mask=mask_n)
+            if not SENDS:
+                tl.store(partial_head_ptr + partial_head_size + n * H + h[None, :], total_negative, mask=mask_n)
             owner = owner & False
 
     mask = owner[:, None, None] & mask_c[None, :, :]
     at = i[:, None, None] * width + offs[None, :, :]
     row = tl.load(own_ptr + at, mask=mask, other=0.0).to(tl.float32)
-    dot = tl.sum(row * acc, 2)
-    dot_positive = tl.sum(row * acc_positive, 2)
+    dot = mask_scale * tl.sum(row * acc, 2)
+    dot_negative = mask_scale * tl.sum(row * acc_negative, 2)
     at_part = (part.to(tl.int64) * num_rows + i)[:, None] * H + h[None, :]
     mask_head = owner[:, None] & mask_h[None, :]
     if SENDS:
-        tl.store(grad_x_ptr + at, acc.to(grad_x_ptr.dtype.element_ty), mask=mask)
-        grad = slope * dot + (1 - slope) * dot_positive - tl.where(first_h[None, :], total, 0.0)
+        grad_x = mask_scale * (acc + acc_negative)
+        tl.store(grad_x_ptr + at, grad_x.to(grad_x_ptr.dtype.element_ty), mask=mask)
+        grad = dot + slope * dot_negative - tl.where(first_h[None, :], total, 0.0)
     else:
-        tl.store(t_ptr + at_part, dot, mask=mask_head)
-        grad = (1 - slope) * (dot_positive - dot * total)
+        tl.store(t_ptr + at_part, dot + dot_negative, mask=mask_head)
+        grad = (1 - slope) * (dot * total_negative - dot_negative * total)
     tl.store(grad_score_ptr + at_part, grad, mask=mask_head)

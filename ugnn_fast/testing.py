@@ -24,6 +24,8 @@ from ugnn_fast.graph import Graph
 _DENSE = 512
 # the row of a hub is one long sum and one draw of rounding, not the worst of many
 HUB_TOLERANCE = {"factor": 8.0, "units": 64.0}
+# errors of so many numbers can be compared; of fewer, chance decides
+FEW = 16
 # one, two, a few columns; whole vectors, and what is left over beside one or several of them
 WIDTHS = (1, 2, 3, 7, 8, 9, 16, 33, 40, 64, 130)
 # for Triton, whose columns go by powers of two: whole blocks, parts of one, several, of whole vectors and broken ones
@@ -316,21 +318,30 @@ def check_operator(
 
     statement(store=, **inputs) computes in the dtype of its inputs and calls store(h) on values that a kernel
     would store: for 16-bit types store rounds, and everything else is computed in float32. dtype: by default
-    that of inputs["x"]. tolerance: factor and units of assert_no_worse_than_torch.
+    that of inputs["x"]. tolerance: factor and units of assert_no_worse_than_torch. A gradient of fewer than FEW numbers
+    is taken for several cotangents: one sum that happens to cancel says neither how large its terms are nor what
+    rounding does to such a sum.
     """
     dtype = dtype or inputs["x"].dtype
     computing = torch.float64 if dtype == torch.float64 else torch.float32
 
+    few = min((inputs[name].numel() for name in wrt if inputs[name].numel()), default=FEW)
+    cotangents = -(-FEW // few)
+
     def run(function: Callable[..., Tensor], to: Callable[[Tensor], Tensor], **options: Any) -> list[Tensor]:
-        """The result and the gradients."""
+        """The result, and the gradients for each cotangent, stacked."""
         leaves = {name: to(value.detach()).requires_grad_(name in wrt) for name, value in inputs.items()}
         out = function(**leaves, **options)
         wanted = [leaves[name] for name in wrt]
         if not out.requires_grad:
-            return [out, *map(torch.zeros_like, wanted)]
-        # the same for all, and of values that every dtype has
-        cotangent = torch.randn(out.shape, generator=torch.Generator().manual_seed(0)).bfloat16().to(out.dtype)
-        return [out.detach(), *torch.autograd.grad(out, wanted, cotangent, materialize_grads=True)]
+            return [out, *(leaf.new_zeros(cotangents, *leaf.shape) for leaf in wanted)]
+        generator = torch.Generator().manual_seed(0)
+        grads = []
+        for _ in range(cotangents):
+            # the same for all, and of values that every dtype has
+            cotangent = torch.randn(out.shape, generator=generator).bfloat16().to(out.dtype)
+            grads.append(torch.autograd.grad(out, wanted, cotangent, materialize_grads=True, retain_graph=True))
+        return [out.detach(), *map(torch.stack, zip(*grads, strict=True))]
 
     got = run(operator, lambda value: value.clone())
     exact = run(statement, lambda value: value.double(), store=lambda value: value)

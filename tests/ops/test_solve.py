@@ -16,9 +16,9 @@ FLOAT64 = pytest.param(torch.float64, marks=pytest.mark.float64)
 # what is left of the solution's digits with the tol beside it
 TOLERANCE = {
     torch.float64: (1e-13, 1e-10),
-    torch.float32: (1e-4, 1e-3) if INTERPRETING else (1e-6, 2e-5),
-    torch.bfloat16: (1e-4 if INTERPRETING else 1e-6, 2e-2),
-    torch.float16: (1e-4 if INTERPRETING else 1e-6, 3e-3),
+    torch.float32: (1e-6, 2e-5),
+    torch.bfloat16: (1e-6, 2e-2),
+    torch.float16: (1e-6, 3e-3),
 }
 
 

@@ -73,7 +73,7 @@ def gat_aggregate_backward(
     grad = grad.to(x.dtype).contiguous()
     heads = _Heads(graph, x, slope, dropout, seeds, backend)
     partial = heads.rows.partial(2, x[0].numel(), lse.dtype)
-    partial_head = heads.rows.partial(1, x.shape[1], lse.dtype)
+    partial_head = heads.rows.partial(2, x.shape[1], lse.dtype)
     t, grad_dst, grad_src = torch.empty((3, heads.parts, *lse.shape), dtype=lse.dtype, device=lse.device)
     grad_x = torch.empty_like(x)
     heads.launch(

@@ -222,9 +222,8 @@ def _gradients(graph: tuple, a: Arguments, grad: Tensor, states: Tensor, needed:
         return values if factor is None else column(factor) * values
 
     def aggregate(u: Tensor, c: Tensor | None, edge_value: Tensor | None, transposed: bool) -> Tensor:
-        return one_step(
-            graph, u.to(x.dtype), a.backend, c=c, edge_value=edge_value, reverse=a.reverse, transposed=transposed
-        ).to(dtype)
+        # not in 16 bits: a gradient of one coefficient for all nodes is a long sum, and what it is a sum of may cancel
+        return one_step(graph, u, a.backend, c=c, edge_value=edge_value, reverse=a.reverse, transposed=transposed)
 
     def coefficient(name: str, k: int) -> Tensor | float:
         values, scale = getattr(a, name), a.scales[("agg", "skip", "keep", "prev").index(name)]

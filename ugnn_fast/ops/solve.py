@@ -122,12 +122,14 @@ def solve_body(iterate, graph, x, diag, c, edge_value, diag_value, scale, norm, 
 class _Solve(torch.autograd.Function):
     @staticmethod
     def forward(ctx, kernel, graph, x, diag, c, edge_value, *constants):
-        f, info = kernel(graph, x, diag, c, edge_value, *constants)
         ctx.graph, ctx.constants = graph, constants[:-1]
-        # for the gradient of x alone F is not needed
-        ctx.save_for_backward(f if any(ctx.needs_input_grad[3:6]) else None, diag, c, edge_value)
+        # for the gradient of x alone F is not needed; those of the matrix are sums of products with F that may cancel,
+        # so it is kept as it was computed, before it is rounded to 16 bits
+        keeps = any(ctx.needs_input_grad[3:6])
+        f, info = kernel(graph, x.to(acc_dtype(x.dtype)) if keeps else x, diag, c, edge_value, *constants)
+        ctx.save_for_backward(f if keeps else None, diag, c, edge_value)
         ctx.mark_non_differentiable(info)
-        return f, info
+        return f.to(x.dtype), info
 
     @staticmethod
     def backward(ctx, grad_f, _):
@@ -148,7 +150,7 @@ def _backward_fake(graph, grad_f, f, diag, c, edge_value, *constants):
         torch.empty_like(t, memory_format=torch.contiguous_format) if need else f.new_empty(0)
         for t, need in zip((diag, c, edge_value), constants[-3:], strict=True)
     ]
-    return torch.empty_like(f, memory_format=torch.contiguous_format), *grads
+    return torch.empty_like(grad_f, memory_format=torch.contiguous_format), *grads
 
 
 def solve_backward_body(
@@ -156,24 +158,23 @@ def solve_backward_body(
     need_edge,
 ):  # fmt: skip
     """Body of ugnn::solve_backward, with the conjugate gradients of a backend. (C4)"""
-    dtype = acc_dtype(f.dtype)
+    dtype = f.dtype
     grad_diag, grad_c, grad_edge = (f.new_empty(0) for _ in range(3))
-    grad_f, F = grad_f.to(dtype), f.to(dtype)
     matrix = diag, c, edge_value, diag_value, scale, norm
-    adjoint, _ = solve_body(iterate, graph, grad_f, *matrix, tol, max_iter, backend, True)
+    adjoint, _ = solve_body(iterate, graph, grad_f.to(dtype), *matrix, tol, max_iter, backend, True)
     if need_diag:
-        grad_diag = -_per_node(adjoint * F, diag)
-    v, u = adjoint, F
+        grad_diag = -_per_node(adjoint * f, diag)
+    v, u = adjoint, f
     if (need_c or need_edge) and norm == "sym":
         rho = inverse_degree(graph, dtype).sqrt().reshape(-1, *(1,) * (f.dim() - 1))
-        v, u = rho * adjoint, rho * F
+        v, u = rho * adjoint, rho * f
     if need_c:
         grad_c = _per_node(pair_products(graph, v, u, backend), c)
     if need_edge:
         weight = graph[2]
         dots = edge_dot(graph, v, u, backend)
         grad_edge = dots if weight is None else dots * weight.to(dtype)
-    return adjoint.to(f.dtype), grad_diag, grad_c, grad_edge
+    return adjoint.to(grad_f.dtype), grad_diag, grad_c, grad_edge
 
 
 def _per_node(values: Tensor, like: Tensor) -> Tensor:

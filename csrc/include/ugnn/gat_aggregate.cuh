@@ -293,13 +293,15 @@ struct GatAggregateFwd {
 };
 
 // Rows as receivers: t_i = <g_i, y_i> and dL/dl_i, (A2). kSends: rows as senders, dL/dx_j and dL/dr_j, (A3). A task has
-// a block of heads, or all parts of a wide one, as t and the gradients of scores are sums over them.
+// a block of heads, or all parts of a wide one, as t and the gradients of scores are sums over them. Sums over entries
+// with z > 0 and over the others are kept apart, so that what cancels is not rounded first.
 template <class T, int kVec, bool kSends>
 struct GatAggregateBwd {
   using Args = GatAggregateBwdArgs;
   using acc_t = acc_of<T>;
   static constexpr bool kHubs = true;
   static constexpr int kTogether = 2;
+  static constexpr int kTotals = kSends ? 1 : 2;
   // two sums, and scores of two entries, are too many for 64 registers
   static constexpr int kBlocksPerSm = sizeof(T) == 8 ? blocks_per_sm<T>() : kVec == 8 ? 5 : kVec == 4 ? 6 : 7;
 
@@ -315,57 +317,61 @@ struct GatAggregateBwd {
 
   static UGNN_DEVICE void run_part(const Args& a, const Lanes& lanes, const Task& task, int block, int part, bool hub) {
     const Heads heads(a.heads, lanes, kVec, block, part);
-    // sum of w times the neighbour's row; that over entries with z > 0
-    acc_t acc[kVec] = {}, positive[kVec] = {};
-    acc_t total[1] = {};  // a+; kSends: sum of e' alpha t
+    // sum of mask alpha times the neighbour's row where z > 0, and elsewhere
+    acc_t acc[kVec] = {}, negative[kVec] = {};
+    acc_t total[kTotals] = {};  // a+ and a-; kSends: sum of e' alpha t
     if (hub) {
       sum_pieces(a.partial, 0, a.rows, a.columns, lanes, task, heads.columns(), acc);
-      sum_pieces(a.partial, 1, a.rows, a.columns, lanes, task, heads.columns(), positive);
+      sum_pieces(a.partial, 1, a.rows, a.columns, lanes, task, heads.columns(), negative);
       for (int piece = lanes.slot; piece < task.length; piece += lanes.slots) {
-        total[0] += number<acc_t>(a.partial_head, (task.begin + piece) * a.heads.H + heads.head());
+        for (int k = 0; k < kTotals; ++k) {
+          total[k] +=
+              number<acc_t>(a.partial_head, (k * a.rows.num_pieces + task.begin + piece) * a.heads.H + heads.head());
+        }
       }
       sum_of_slots(lanes, total);
     } else {
-      sum_entries(a, lanes, task, heads, acc, positive, total[0]);
+      sum_entries(a, lanes, task, heads, acc, negative, total);
       if (task.shared) {
         sum_of_slots(lanes, acc);
-        sum_of_slots(lanes, positive);
+        sum_of_slots(lanes, negative);
         sum_of_slots(lanes, total);
       }
       if (task.piece >= 0) {
         store_piece(a.partial, 0, a.rows, a.columns, task, heads.columns(), acc);
-        store_piece(a.partial, 1, a.rows, a.columns, task, heads.columns(), positive);
+        store_piece(a.partial, 1, a.rows, a.columns, task, heads.columns(), negative);
         if (task.owner && heads.leads && part == 0) {
-          store<acc_t>(a.partial_head, int64_t(task.piece) * a.heads.H + heads.head(), total);
+          acc_t* to = static_cast<acc_t*>(a.partial_head) + int64_t(task.piece) * a.heads.H + heads.head();
+          for (int k = 0; k < kTotals; ++k) to[int64_t(k) * a.rows.num_pieces * a.heads.H] = total[k];
         }
         return;
       }
     }
     const acc_t slope = acc_t(a.heads.slope), mask_scale = acc_t(a.heads.mask_scale);
-    acc_t dot_all = 0, dot_positive = 0;
+    acc_t dot_positive = 0, dot_negative = 0;
     if (task.owner && heads.active) {
       const int64_t at = int64_t(task.i) * a.columns.width + heads.offset;
       acc_t row[kVec];
       load<T>(row, a.own, at);
-      dot_all = mask_scale * dot(row, acc);
-      dot_positive = mask_scale * dot(row, positive);
+      dot_positive = mask_scale * dot(row, acc);
+      dot_negative = mask_scale * dot(row, negative);
       if (kSends) {
 #pragma unroll
-        for (int k = 0; k < kVec; ++k) acc[k] *= mask_scale;
+        for (int k = 0; k < kVec; ++k) acc[k] = mask_scale * (acc[k] + negative[k]);
         store<T>(a.grad_x, at, acc);
       }
     }
-    dot_all = sum_of_head(a.heads, lanes, heads, dot_all);
     dot_positive = sum_of_head(a.heads, lanes, heads, dot_positive);
+    dot_negative = sum_of_head(a.heads, lanes, heads, dot_negative);
     if (!task.owner || !heads.leads) return;
     // sums over parts
     const int64_t at = int64_t(task.i) * a.heads.H + heads.head();
     if (kSends) {
-      const acc_t grad = slope * dot_all + (1 - slope) * dot_positive;
+      const acc_t grad = dot_positive + slope * dot_negative;
       add(a.grad_score, at, part, part == 0 ? grad - total[0] : grad);
     } else {
-      add(a.t, at, part, dot_all);
-      add(a.grad_score, at, part, (1 - slope) * (dot_positive - dot_all * total[0]));
+      add(a.t, at, part, dot_positive + dot_negative);
+      add(a.grad_score, at, part, (1 - slope) * (dot_positive * total[kTotals - 1] - dot_negative * total[0]));
     }
   }
 
@@ -375,7 +381,7 @@ struct GatAggregateBwd {
   }
 
   static UGNN_DEVICE void sum_entries(const Args& a, const Lanes& lanes, const Task& task, const Heads& heads,
-                                      acc_t (&acc)[kVec], acc_t (&positive)[kVec], acc_t& total) {
+                                      acc_t (&acc)[kVec], acc_t (&negative)[kVec], acc_t (&total)[kTotals]) {
     const int H = a.heads.H;
     const acc_t slope = acc_t(a.heads.slope);
     const int64_t own = int64_t(task.i) * H + heads.made_head();
@@ -396,17 +402,22 @@ struct GatAggregateBwd {
             if (live[k]) {
               const acc_t z = score + scores[k].score;
               const acc_t alpha = std::exp(leaky_relu(z, slope) - scores[k].lse);
-              total += kSends ? (z > 0 ? alpha : slope * alpha) * scores[k].t : z > 0 ? alpha : acc_t(0);
+              if (kSends) {
+                total[0] += (z > 0 ? alpha : slope * alpha) * scores[k].t;
+              } else {
+                total[0] += z > 0 ? alpha : acc_t(0);
+                total[kTotals - 1] += z > 0 ? acc_t(0) : alpha;
+              }
               // the weight with the sign of z: it is not negative itself
               w[k] = z > 0 ? alpha : -alpha;
             }
           }
         },
         [&](const acc_t(&row)[kVec], acc_t w) {
-          add_product(acc, std::abs(w), row);
-          add_product(positive, w > 0 ? w : acc_t(0), row);
+          add_product(acc, w > 0 ? w : acc_t(0), row);
+          add_product(negative, w > 0 ? acc_t(0) : -w, row);
         });
-    total = heads.from_maker(sum_of_makers(a.heads, lanes, heads, total));
+    for (acc_t& part : total) part = heads.from_maker(sum_of_makers(a.heads, lanes, heads, part));
   }
 };
 
