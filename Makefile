@@ -21,8 +21,7 @@ test: $(VENV)/.test lint  ## set up, lint and run all tests
 test-triton-%: $(VENV)/.test  # a half of the tests in Triton's interpreter
 	TRITON_INTERPRET=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q --share=$*/2
 
-test-gpu-full: $(VENV)/.test  ## all cases of the GPU kernels: traced on the emulator, then in the interpreter (hours; the latter continues where it was stopped)
-	UGNN_GPU_FULL=1 UGNN_EMULATED=traced $(BIN)/python -m pytest -q tests/cuda/test_operators.py
+test-gpu-full: $(VENV)/.test  ## all cases of the GPU kernels, in Triton's interpreter and traced on the emulator (two hours; continues where it was stopped)
 	$(BIN)/python scripts/test_gpu_full.py
 
 test-gpu: $(VENV)/.test  ## the CUDA kernels without a GPU: on the emulator in all its builds, and through nvcc

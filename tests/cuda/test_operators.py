@@ -27,6 +27,7 @@ from tests.ops import (
     test_solve,
     test_sparse_linear,
 )
+from ugnn_fast import testing
 from ugnn_fast._random import kept_entries
 from ugnn_fast._sparse import sparse_features
 from ugnn_fast.testing import case_id, pairwise, sample_graphs, strided
@@ -63,9 +64,9 @@ SHARED = {
 
 
 def cases(valid, shared=SHARED, **axes):
-    """A pairwise cover; with UGNN_GPU_FULL=1 every graph, width, dtype and schedule, other values drawn."""
+    """A pairwise cover; with --whole-product every graph, width, dtype and schedule, other values drawn."""
     axes = shared | axes
-    if os.environ.get("UGNN_GPU_FULL", "0") == "0":
+    if not testing.whole_product:
         return pairwise(axes, valid)
     rng = random.Random(0)
     multiplied = [name for name in ("graph", "matrix", "D", "dtype", "seed") if name in axes]
