@@ -38,6 +38,7 @@ OPERATORS = {
     "ada_propagate_constant": (lambda g, x: uf.ada_propagate(g, x, 0.7, K), ()),
     "ada_propagate_save": (lambda g, x, c: uf.ada_propagate(g, x, c, K, memory="save"), ((N,),)),
     "ada_propagate_recompute": (lambda g, x, c: uf.ada_propagate(g, x, c, K, memory="recompute"), ((N,),)),
+    "ada_propagate_checkpoint": (lambda g, x, c: uf.ada_propagate(g, x, c, K, memory="checkpoint"), ((N,),)),
     "propagate": (lambda g, x: uf.propagate(g, x, K, agg=0.5, skip=0.5), ()),
     "propagate_coefficients": (
         lambda g, x, agg, skip, keep, prev: uf.propagate(g, x, K, agg=agg, skip=skip, keep=keep, prev=prev),

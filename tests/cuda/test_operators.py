@@ -99,7 +99,7 @@ ADA_PROPAGATE = cases(
     valid_ada_propagate,
     c=("number", "scalar", "node", "replica"),
     K=(1, 2, 5),
-    memory=("auto", "save", "recompute"),
+    memory=("auto", "save", "recompute", "checkpoint"),
     wrt=("", "x", "c", "xc"),
 )
 PROPAGATE = cases(

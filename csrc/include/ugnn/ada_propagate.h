@@ -61,7 +61,8 @@ void ada_propagate_forward(AdaPropagateForward& a) {
   Buffer<A> rho(N), own_b(a.b ? 0 : a.RC * N);
   A* b = a.b ? static_cast<A*>(a.b) : own_b.get();
   Buffer<Factors<A>> middle(N), final(N);  // scales of y and of x in all steps but the last, and in that
-  Buffer<T> work(a.u ? 0 : 3 * N * max_ld);
+  // two tables in turn for what is not kept, before them the first one
+  Buffer<T> work((!a.u ? 3 : a.every > 1 ? 2 : 0) * N * max_ld);
   Buffer<A> partial(2 * max_ld * HubPieces{view.g}.count());
 
   Step<T> step;
@@ -106,6 +107,10 @@ void ada_propagate_forward(AdaPropagateForward& a) {
       const StepRun<T> run = forward_kernel<T>(a.g, a.c, slice.width);
       if (a.c) step.c = c.get() + replica;
       T* first = u ? u : work.get();
+      T* turns = work.get() + (u ? 0 : table_size);
+      auto table = [&](int64_t k) {
+        return k == 0 ? first : u && k % a.every == 0 ? u + k / a.every * table_size : turns + k % 2 * table_size;
+      };
       auto scaled = [&](int64_t p) { return rho.get()[p]; };
       const A* in_row = a.c && c_in_row<T>(a.g, slice.width) ? step.c : nullptr;
       fill_table(first, slice, x, ldx, view.order, scaled, in_row, begin, end);
@@ -117,19 +122,19 @@ void ada_propagate_forward(AdaPropagateForward& a) {
       split.wait();
       for (int64_t k = 0; k < a.K; ++k) {
         const bool last = k == a.K - 1;
-        step.table = first + (u ? k : k == 0 ? 0 : 1 + (k - 1) % 2) * table_size;
+        step.table = table(k);
         step.sums = s ? s + k * table_size : nullptr;
         step.factors = last ? final.get() : middle.get();
         step.columns = slice.width;
         step.width = last ? slice.width : slice.ld;
         step.x = last ? x + slice.first : first;
         step.ldx = last ? ldx : slice.ld;
-        step.out = last ? static_cast<T*>(a.h) + slice.first : first + (u ? k + 1 : 1 + k % 2) * table_size;
+        step.out = last ? static_cast<T*>(a.h) + slice.first : table(k + 1);
         step.ldo = step.ldx;
         step.order = last ? view.order : nullptr;
         run_step(run, step, split);
       }
-      if (u) u += a.K * table_size;
+      if (u) u += (a.K + a.every - 1) / a.every * table_size;
       if (s) s += a.K * table_size;
     }
   }
@@ -152,8 +157,9 @@ void ada_propagate_backward(const AdaPropagateBackward& a) {
   Buffer<A> near_grad_c(user_grad_c && view.order ? N * a.RC : 0), grad_b(user_grad_c ? N * a.RC : 0);
   A* grad_c = view.order ? near_grad_c.get() : user_grad_c;
   const bool gather_s = user_grad_c && !a.s;
-  Buffer<Factors<A>> ones(gather_s ? N : 0);
-  Buffer<T> work((gather_s ? 3 : 2) * N * max_ld);
+  const int64_t again_tables = a.u ? std::min(a.every, a.K) - 1 : 0;
+  Buffer<Factors<A>> ones(gather_s ? N : 0), middle(again_tables ? N : 0);
+  Buffer<T> work((gather_s ? 3 : 2) * N * max_ld), again_u(again_tables * N * max_ld);
   // in near form the gradient of x grows in a table and goes to its place at the end
   Buffer<A> near_grad_x(user_grad_x && view.order ? N * max_ld : 0);
   Buffer<A> partial(2 * max_ld * HubPieces{view.g}.count());
@@ -201,6 +207,7 @@ void ada_propagate_backward(const AdaPropagateBackward& a) {
         const int64_t i = view.user_row(p), at = i * ldx + slice.first;
         const A b_p = b[replica + p], to_v = factors.get()[p].first * b_p;
         factors.get()[p].second = b_p;
+        if (again_tables) middle.get()[p] = {to_v * factors.get()[p].first, 2 * b_p};
         V dot{};
         for_columns(slice, [&](int d, const Tail<kBlock>& columns, const Tail<kBlock>& stored) {
           const V g = load_first<kBlock>(grad_h + at + d, columns);
@@ -216,8 +223,23 @@ void ada_propagate_backward(const AdaPropagateBackward& a) {
       }
       split.wait();
       const StepRun<T> run = backward_kernel<T>(a.g, slice.width);
+      auto kept_or_again = [&](int64_t k) {
+        return k % a.every == 0 ? u + k / a.every * table_size : again_u.get() + (k % a.every - 1) * table_size;
+      };
       for (int64_t k = a.K - 1; k >= 0; --k) {
-        const T* u_k = u ? u + k * table_size : nullptr;
+        const T* u_k = u ? kept_or_again(k) : nullptr;
+        // the steps since the last one that was kept
+        for (int64_t j = k - k % a.every; u && (k == a.K - 1 || (k + 1) % a.every == 0) && j < k; ++j) {
+          Step<T> again = step;
+          again.width = slice.ld;
+          again.table = kept_or_again(j);
+          again.factors = middle.get();
+          again.x = u;
+          again.ldx = again.ldo = slice.ld;
+          again.out = again_u.get() + j % a.every * table_size;
+          again.next = nullptr;
+          run_step(forward_kernel<T>(a.g, true, slice.width), again, split);
+        }
         if (gather_s) {
           Step<T> again = step;
           again.width = slice.ld;
@@ -240,7 +262,7 @@ void ada_propagate_backward(const AdaPropagateBackward& a) {
         step.both = !alone && k < a.K - 1;
         run_step(run, step, split);
       }
-      if (u) u += a.K * table_size;
+      if (u) u += (a.K + a.every - 1) / a.every * table_size;
       if (s) s += a.K * table_size;
       if (grad_x && view.order) {
         for (int64_t p = begin; p < end; ++p) {
