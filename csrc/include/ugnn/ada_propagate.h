@@ -48,18 +48,30 @@ int64_t node_step_sizes(const View& view, const A* rho, const A* c, A* b, int64_
   return bad;
 }
 
+// Values per node: those of all replicas [0, RC), or of the replicas of some slices.
 template <class T>
-void ada_propagate_forward(AdaPropagateForward& a) {
+void replicas_of(const Slices<T>& slices, const SliceRange& range, int64_t RC, int64_t& first, int64_t& end) {
+  first = RC > 1 ? slices.at(range.first).r : 0;
+  end = RC > 1 ? slices.at(range.end - 1).r + 1 : RC;
+}
+
+// Returns a node with a bad c, or -1.
+template <class T>
+int64_t ada_propagate_forward(const AdaPropagateForward& a, const SliceRange& range) {
   using A = acc_t<T>;
   const Slices<T> all_slices{a.R, a.D};
-  const int64_t N = a.g.N, ldx = a.R * a.D, slices = all_slices.count();
+  const int64_t N = a.g.N, ldx = a.R * a.D;
   const int max_ld = all_slices.max_ld();
+  int64_t bad_c = -1, first_r, end_r;
+  replicas_of(all_slices, range, a.RC, first_r, end_r);
   const T* x = static_cast<const T*>(a.x);
   const View view(a.g, N * max_ld * int64_t(sizeof(T)), true);
 
   InView<A> c(view, static_cast<const A*>(a.c), a.RC);
-  Buffer<A> rho(N), own_b(a.b ? 0 : a.RC * N);
-  A* b = a.b ? static_cast<A*>(a.b) : own_b.get();
+  // of several ranges with one c, the first one writes b
+  const bool keeps_b = a.b && (a.RC > 1 || range.first == 0);
+  Buffer<A> rho(N), own_b(keeps_b ? 0 : a.RC * N);
+  A* b = keeps_b ? static_cast<A*>(a.b) : own_b.get();
   Buffer<Factors<A>> middle(N), final(N);  // scales of y and of x in all steps but the last, and in that
   // two tables in turn for what is not kept, before them the first one
   Buffer<T> work((!a.u ? 3 : a.every > 1 ? 2 : 0) * N * max_ld);
@@ -71,7 +83,7 @@ void ada_propagate_forward(AdaPropagateForward& a) {
   step.ascending = view.order;
   step.partial = partial.get();
   RowSplit split;
-  split_rows(useful_threads(a.threads, (a.g.E + kRowCost * N) * max_ld), view.g, split);
+  split_rows(range.threads, view.g, split);
 
 #pragma omp parallel num_threads(split.threads) firstprivate(step)
   {
@@ -81,14 +93,14 @@ void ada_propagate_forward(AdaPropagateForward& a) {
     even_share(N, begin, end);
     for_rho<A>(a.g, view, begin, end, [&](int64_t p, A value) { rho.get()[p] = value; });
     if (a.c) {
-      c.fill(begin, end, a.RC);
+      c.fill(begin, end, first_r, end_r);
       split.wait();
-      for (int64_t r = 0; r < a.RC; ++r) {
+      for (int64_t r = first_r; r < end_r; ++r) {
         const int64_t bad =
             node_step_sizes(view, rho.get(), c.get() + r * N, b + r * N, split.begin(thread), split.end(thread));
         if (a.check && bad >= 0) {
 #pragma omp critical
-          a.bad_c = a.bad_c < 0 || bad < a.bad_c ? bad : a.bad_c;
+          bad_c = bad_c < 0 || bad < bad_c ? bad : bad_c;
         }
       }
     } else {
@@ -99,9 +111,10 @@ void ada_propagate_forward(AdaPropagateForward& a) {
       }
     }
     split.wait();
-    T* u = static_cast<T*>(a.u);
-    T* s = static_cast<T*>(a.s);
-    for (int64_t number = 0; number < slices && a.bad_c < 0; ++number) {
+    const int64_t before = N * all_slices.padded_width(range.first), kept = (a.K + a.every - 1) / a.every;
+    T* u = a.u ? static_cast<T*>(a.u) + kept * before : nullptr;
+    T* s = a.s ? static_cast<T*>(a.s) + a.K * before : nullptr;
+    for (int64_t number = range.first; number < range.end && bad_c < 0; ++number) {
       const Slice slice = all_slices.at(number);
       const int64_t table_size = N * slice.ld, replica = a.RC > 1 ? slice.r * N : 0;
       const StepRun<T> run = forward_kernel<T>(a.g, a.c, slice.width);
@@ -134,18 +147,32 @@ void ada_propagate_forward(AdaPropagateForward& a) {
         step.order = last ? view.order : nullptr;
         run_step(run, step, split);
       }
-      if (u) u += (a.K + a.every - 1) / a.every * table_size;
+      if (u) u += kept * table_size;
       if (s) s += a.K * table_size;
     }
   }
+  return bad_c;
 }
 
 template <class T>
-void ada_propagate_backward(const AdaPropagateBackward& a) {
+void ada_propagate_forward(AdaPropagateForward& a) {
+  const Slices<T> slices{a.R, a.D};
+  for_slices(a.threads, slices.count(), slices.per_replica(), (a.g.E + kRowCost * a.g.N) * slices.max_ld(), a.K,
+             [&](const SliceRange& range) {
+               const int64_t bad = ada_propagate_forward<T>(a, range);
+#pragma omp critical
+               if (bad >= 0 && (a.bad_c < 0 || bad < a.bad_c)) a.bad_c = bad;
+             });
+}
+
+template <class T>
+void ada_propagate_backward(const AdaPropagateBackward& a, const SliceRange& range) {
   using A = acc_t<T>;
   const Slices<T> all_slices{a.R, a.D};
-  const int64_t N = a.g.N, ldx = a.R * a.D, slices = all_slices.count();
+  const int64_t N = a.g.N, ldx = a.R * a.D;
   const int max_ld = all_slices.max_ld();
+  int64_t first_r, end_r;
+  replicas_of(all_slices, range, a.RC, first_r, end_r);
   const T* grad_h = static_cast<const T*>(a.grad_h);
   A* user_grad_x = static_cast<A*>(a.grad_x);
   A* user_grad_c = static_cast<A*>(a.grad_c);
@@ -170,7 +197,7 @@ void ada_propagate_backward(const AdaPropagateBackward& a) {
   step.ascending = view.order;
   step.partial = partial.get();
   RowSplit split;
-  split_rows(useful_threads(a.threads, (a.g.E + kRowCost * N) * max_ld), view.g, split);
+  split_rows(range.threads, view.g, split);
 
 #pragma omp parallel num_threads(split.threads) firstprivate(step)
   {
@@ -178,16 +205,17 @@ void ada_propagate_backward(const AdaPropagateBackward& a) {
     const int thread = omp_get_thread_num();
     int64_t begin, end;
     even_share(N, begin, end);
-    c.fill(begin, end, a.RC);
+    c.fill(begin, end, first_r, end_r);
     for_rho<A>(a.g, view, begin, end, [&](int64_t p, A rho) { factors.get()[p].first = rho; });
     for (int64_t p = begin; p < end; ++p) {
       if (gather_s) ones.get()[p] = {1, 0};
-      for (int64_t r = 0; grad_c && r < a.RC; ++r) grad_c[r * N + p] = grad_b.get()[r * N + p] = 0;
+      for (int64_t r = first_r; grad_c && r < end_r; ++r) grad_c[r * N + p] = grad_b.get()[r * N + p] = 0;
     }
-    const T* u = static_cast<const T*>(a.u);
-    const T* s = static_cast<const T*>(a.s);
+    const int64_t before = N * all_slices.padded_width(range.first), kept = (a.K + a.every - 1) / a.every;
+    const T* u = a.u ? static_cast<const T*>(a.u) + kept * before : nullptr;
+    const T* s = a.s ? static_cast<const T*>(a.s) + a.K * before : nullptr;
     step.factors = factors.get();
-    for (int64_t number = 0; number < slices; ++number) {
+    for (int64_t number = range.first; number < range.end; ++number) {
       const Slice slice = all_slices.at(number);
       const int64_t table_size = N * slice.ld, replica = a.RC > 1 ? slice.r * N : 0;
       step.columns = slice.width;
@@ -262,7 +290,7 @@ void ada_propagate_backward(const AdaPropagateBackward& a) {
         step.both = !alone && k < a.K - 1;
         run_step(run, step, split);
       }
-      if (u) u += (a.K + a.every - 1) / a.every * table_size;
+      if (u) u += kept * table_size;
       if (s) s += a.K * table_size;
       if (grad_x && view.order) {
         for (int64_t p = begin; p < end; ++p) {
@@ -275,7 +303,7 @@ void ada_propagate_backward(const AdaPropagateBackward& a) {
       }
     }
     // (G3): dC_i -= e_i + sum_j a_ij e_j / d_j, with grad_b holding e / d
-    for (int64_t r = 0; grad_c && r < a.RC; ++r) {
+    for (int64_t r = first_r; grad_c && r < end_r; ++r) {
       A* share = grad_b.get() + r * N;
       for (int64_t p = begin; p < end; ++p) {
         const int64_t i = view.user_row(p);
@@ -289,6 +317,15 @@ void ada_propagate_backward(const AdaPropagateBackward& a) {
       }
     }
   }
+}
+
+template <class T>
+void ada_propagate_backward(const AdaPropagateBackward& a) {
+  const Slices<T> slices{a.R, a.D};
+  // the gradient of one c is a sum over all slices
+  const int64_t together = a.grad_c && a.RC == 1 ? slices.count() : slices.per_replica();
+  for_slices(a.threads, slices.count(), together, (a.g.E + kRowCost * a.g.N) * slices.max_ld(), a.K,
+             [&](const SliceRange& range) { ada_propagate_backward<T>(a, range); });
 }
 
 }  // namespace UGNN_ISA
