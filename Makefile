@@ -9,26 +9,28 @@ CPP := $(shell find csrc tests/csrc tests/cuda -name '*.cpp' -o -name '*.h' -o -
 # nobody shall wait for nvcc who did not ask for it
 export UGNN_CUDA ?= 0
 
-.PHONY: run test test-gpu test-gpu-full experiments bench bench-quick lint format datasets clean
+.PHONY: run test test-main test-cuda test-gpu-full experiments bench bench-quick lint format datasets clean
 
 run: $(VENV)/.run  ## set up and train ADA-UGNN on Cora
 	$(BIN)/ugnn-fast train --dataset cora --model ada-ugnn
 
 test: $(VENV)/.test lint  ## set up, lint and run all tests
+	$(MAKE) --no-print-directory -j2 -Oline test-main test-cuda test-triton-1 test-triton-2
+
+test-main: $(VENV)/.test  # all backends but Triton; the CUDA kernels on the plain emulator
 	$(BIN)/python -m pytest -q
-	$(MAKE) --no-print-directory -j2 -Otarget test-triton-1 test-triton-2
+
+test-cuda: $(VENV)/.test  ## the CUDA kernels without a GPU: traced and under sanitizers on the emulator, planted faults, nvcc
+	UGNN_TEST_GPU=1 $(BIN)/python -m pytest -q tests/cuda/test_faults.py tests/cuda/test_nvcc.py
+	UGNN_EMULATED=traced OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q tests/cuda/test_operators.py
+	UGNN_EMULATED=asan OMP_NUM_THREADS=1 ASAN_OPTIONS=detect_leaks=0 LD_PRELOAD=$$(g++ -print-file-name=libasan.so) \
+	    $(BIN)/python -m pytest -q tests/cuda/test_operators.py
 
 test-triton-%: $(VENV)/.test  # a half of the tests in Triton's interpreter
 	TRITON_INTERPRET=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q --share=$*/2
 
 test-gpu-full: $(VENV)/.test  ## all cases of the GPU kernels, in Triton's interpreter and traced on the emulator (two hours; continues where it was stopped)
 	$(BIN)/python scripts/test_gpu_full.py
-
-test-gpu: $(VENV)/.test  ## the CUDA kernels without a GPU: on the emulator in all its builds, and through nvcc
-	UGNN_TEST_GPU=1 $(BIN)/python -m pytest -q tests/cuda
-	UGNN_EMULATED=traced $(BIN)/python -m pytest -q tests/cuda/test_operators.py
-	UGNN_EMULATED=asan ASAN_OPTIONS=detect_leaks=0 LD_PRELOAD=$$(g++ -print-file-name=libasan.so) \
-	    $(BIN)/python -m pytest -q tests/cuda/test_operators.py
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .

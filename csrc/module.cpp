@@ -48,19 +48,19 @@ CoefView coef(uint64_t values, int64_t row_stride, int64_t step_stride, double s
 
 int64_t ada_propagate_forward(const Csr& g, int dtype, int threads, int64_t R, int64_t D, int64_t K, uint64_t x,
                               uint64_t c, double c_value, int64_t RC, bool check, uint64_t h, uint64_t b, uint64_t u,
-                              uint64_t s) {
+                              int64_t every, uint64_t s) {
   AdaPropagateForward a{g,       DType(dtype), threads, R,     D,     K,     at(x), at(c),
-                        c_value, RC,           check,   at(h), at(b), at(u), at(s)};
+                        c_value, RC,           check,   at(h), at(b), at(u), every, at(s)};
   py::gil_scoped_release release;
   kernels().ada_propagate_forward(a);
   return a.bad_c;
 }
 
 void ada_propagate_backward(const Csr& g, int dtype, int threads, int64_t R, int64_t D, int64_t K, uint64_t grad_h,
-                            uint64_t h, uint64_t c, int64_t RC, uint64_t b, uint64_t u, uint64_t s, uint64_t grad_x,
-                            uint64_t grad_c) {
-  const AdaPropagateBackward a{g,     DType(dtype), threads, R,     D,     K,          at(grad_h), at(h),
-                               at(c), RC,           at(b),   at(u), at(s), at(grad_x), at(grad_c)};
+                            uint64_t h, uint64_t c, int64_t RC, uint64_t b, uint64_t u, int64_t every, uint64_t s,
+                            uint64_t grad_x, uint64_t grad_c) {
+  const AdaPropagateBackward a{g,     DType(dtype), threads, R,     D,     K,     at(grad_h), at(h),
+                               at(c), RC,           at(b),   at(u), every, at(s), at(grad_x), at(grad_c)};
   py::gil_scoped_release release;
   kernels().ada_propagate_backward(a);
 }

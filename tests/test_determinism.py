@@ -38,6 +38,7 @@ OPERATORS = {
     "ada_propagate_constant": (lambda g, x: uf.ada_propagate(g, x, 0.7, K), ()),
     "ada_propagate_save": (lambda g, x, c: uf.ada_propagate(g, x, c, K, memory="save"), ((N,),)),
     "ada_propagate_recompute": (lambda g, x, c: uf.ada_propagate(g, x, c, K, memory="recompute"), ((N,),)),
+    "ada_propagate_checkpoint": (lambda g, x, c: uf.ada_propagate(g, x, c, K, memory="checkpoint"), ((N,),)),
     "propagate": (lambda g, x: uf.propagate(g, x, K, agg=0.5, skip=0.5), ()),
     "propagate_coefficients": (
         lambda g, x, agg, skip, keep, prev: uf.propagate(g, x, K, agg=agg, skip=skip, keep=keep, prev=prev),
@@ -112,6 +113,40 @@ def test_threads_do_not_change_a_bit(name, weighted, D, dtype, graphs, threads, 
         expected = expected or got
         for k, (a, b) in enumerate(zip(got, expected, strict=True)):
             assert torch.equal(a, b), f"{'gradient of input ' + str(k - 1) if k else 'result'}, {count} threads"
+
+
+# on a small graph a thread takes whole replicas, or blocks of columns
+REPLICAS = {
+    "ada_propagate_constant": lambda g, x, c, w: uf.ada_propagate(g, x, 0.7, 3) + 0 * (c.sum() + w.sum()),
+    "ada_propagate_shared": lambda g, x, c, w: uf.ada_propagate(g, x, c[:, 0], 3) + 0 * w.sum(),
+    "ada_propagate_save": lambda g, x, c, w: uf.ada_propagate(g, x, c, 3, memory="save") + 0 * w.sum(),
+    "ada_propagate_checkpoint": lambda g, x, c, w: uf.ada_propagate(g, x, c, 3, memory="checkpoint") + 0 * w.sum(),
+    "propagate": lambda g, x, c, w: uf.propagate(g, x, 3, c=c, skip=0.3) + 0 * w.sum(),
+    "neighbor_var": lambda g, x, c, w: uf.neighbor_var(g, x) + 0 * (c.sum() + w.sum()),
+    "ada_c": lambda g, x, c, w: uf.ada_c(g, x, w, 9.0) + 0 * c,
+}
+
+
+@pytest.mark.parametrize("dtype", (torch.float32, torch.bfloat16), ids=str)
+@pytest.mark.parametrize(("R", "D"), ((7, 5), (3, 70), (1, 300)))
+@pytest.mark.parametrize("name", REPLICAS)
+def test_threads_that_share_out_replicas_do_not_change_a_bit(name, R, D, dtype, threads, cpu):
+    g = uf.datasets.load("cora").graph
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(g.num_nodes, R, D, generator=generator).to(dtype).requires_grad_()
+    c, w = (torch.rand(*shape, generator=generator).requires_grad_() for shape in ((g.num_nodes, R), (R, D)))
+    expected = None
+    for count in (1, 2, 3, 8):
+        threads(count)
+        out = REPLICAS[name](g, x, c, w)
+        cotangent = torch.randn(out.shape, generator=torch.Generator().manual_seed(1)).to(out.dtype)
+        got = [out.detach(), *torch.autograd.grad(out, (x, c, w), cotangent)]
+        expected = expected or got
+        assert all(torch.equal(a, b) for a, b in zip(got, expected, strict=True)), f"{count} threads"
+    # one replica by itself is what it is among others
+    if R > 1 and name != "ada_propagate_shared":
+        alone = REPLICAS[name](g, x[:, 1:2], c[:, 1:2], w[1:2])
+        assert torch.equal(alone[:, 0], expected[0][:, 1])
 
 
 @pytest.mark.parametrize("name", OPERATORS)

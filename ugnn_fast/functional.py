@@ -39,7 +39,7 @@ from ugnn_fast._random import draw_seeds
 from ugnn_fast._sparse import sparse_features
 from ugnn_fast.graph import Graph
 
-_MEMORY = ("auto", "save", "recompute")
+_MEMORY = ("auto", "save", "recompute", "checkpoint")
 
 
 def ada_propagate(
@@ -54,7 +54,8 @@ def ada_propagate(
     (float64 beside a float64 x). Returns H in the shape and dtype of x; gradients for x and c.
 
     memory: what is kept for the gradient of c. "save" keeps 2 K N D values, "recompute" K N D and gathers once more a
-    step, "auto" saves while that stays under a quarter of the free memory (always under torch.compile, which cannot
+    step, "checkpoint" about sqrt(K) N D (and as much again during backward) and computes the steps between once more;
+    "auto" saves while that stays under a quarter of the free memory (always under torch.compile, which cannot
     ask). Nothing is kept when c needs no gradient.
     """
     check_graph(g)

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 import numpy as np
 import torch
 
-from ugnn_fast import _graph_build, _memory
+from ugnn_fast import _graph_build, _memory, _reorder
 from ugnn_fast._native import native
 from ugnn_fast._random import keep_from
 from ugnn_fast._row_plan import row_plan
@@ -37,7 +37,7 @@ class Graph:
     ``edge_index``, ``entry_of`` and ``reverse``. For the kernels: ``hubs`` int32 [H], the very long rows;
     and the near form, the same matrix with its rows renumbered by their length, empty for more than 2^17 nodes:
     ``order`` int32 [N] (near row p is row order[p]), ``near_rowptr``, ``near_col``, ``near_weight``. ``drop`` and
-    ``drop_seed``: see ``ugnn_fast.drop_edges``.
+    ``drop_seed``: see ``ugnn_fast.drop_edges``. ``perm``: see ``reorder``.
 
     Attributes cannot be set. A Graph is made by one of the ``from_...`` methods.
     """
@@ -45,7 +45,7 @@ class Graph:
     # plain attributes, not properties: torch.compile reads them without a call
     __slots__ = (
         *("rowptr", "col", "weight", "degree", "hubs", "order", "near_rowptr", "near_col", "near_weight"),
-        *("self_loops", "_longest_row", "drop", "drop_seed"),
+        *("self_loops", "_longest_row", "drop", "drop_seed", "perm"),
         *("num_nodes", "num_edges", "device", "_edge_index", "_reverse", "_plan", "_tensors", "__weakref__"),
     )
 
@@ -65,6 +65,7 @@ class Graph:
     _longest_row: int
     drop: float
     drop_seed: int
+    perm: torch.Tensor | None
     _edge_index: torch.Tensor | None
     _reverse: torch.Tensor | None
     _plan: tuple[torch.Tensor, list[int]] | None
@@ -201,22 +202,22 @@ class Graph:
         )
 
     @classmethod
-    def _from_built(cls, built, self_loops, device) -> Graph:
+    def _from_built(cls, built, self_loops, device, perm=None) -> Graph:
         rowptr, col, weight, _ = built
         arrays = (*built, *_builder.row_plan(rowptr, col, weight, torch.get_num_threads()))
         tensors = [None if array is None else torch.from_numpy(array).to(device) for array in arrays]
-        return cls._from_tensors(tensors, bool(self_loops), int(np.diff(rowptr).max(initial=0)))
+        return cls._from_tensors(tensors, bool(self_loops), int(np.diff(rowptr).max(initial=0)), perm=perm)
 
     @classmethod
     def _from_tensors(
-        cls, tensors, self_loops: bool, longest_row: int, drop: float = 0.0, drop_seed: int = 0, plan=None
+        cls, tensors, self_loops: bool, longest_row: int, drop: float = 0.0, drop_seed: int = 0, perm=None, plan=None
     ) -> Graph:
         rowptr, col = tensors[:2]
         sizes = len(rowptr) - 1, len(col), rowptr.device
         # kernels on a device need the plan, and making it waits for the device: not in the first call
         if plan is None and rowptr.device.type not in ("cpu", "meta"):
             plan = row_plan(rowptr)
-        values = (*tensors, self_loops, longest_row, drop, drop_seed, *sizes, None, None, plan, {})
+        values = (*tensors, self_loops, longest_row, drop, drop_seed, perm, *sizes, None, None, plan, {})
         graph = object.__new__(cls)
         for name, value in zip(cls.__slots__, values, strict=False):
             object.__setattr__(graph, name, value)
@@ -249,7 +250,8 @@ class Graph:
         """The view that ugnn_fast.drop_edges returns, with the degrees that are left."""
         # no near form: the rows of what is kept have other lengths
         tensors = [self.rowptr, self.col, self.weight, degree, self.hubs, self.hubs[:0], self.rowptr[:0], self.col[:0]]
-        return Graph._from_tensors([*tensors, None], self.self_loops, self._longest_row, drop, seed, self._plan)
+        sizes = self.self_loops, self._longest_row
+        return Graph._from_tensors([*tensors, None], *sizes, drop, seed, self.perm, self._plan)
 
     @property
     def edge_index(self) -> torch.Tensor:
@@ -284,8 +286,45 @@ class Graph:
         device = torch.empty(0, device=device).device  # "cuda" -> "cuda:0"
         if device == self.device:
             return self
-        tensors = [None if tensor is None else tensor.to(device) for tensor in self._own_tensors()]
-        return Graph._from_tensors(tensors, self.self_loops, self._longest_row, self.drop, self.drop_seed)
+        *tensors, perm = (None if tensor is None else tensor.to(device) for tensor in (*self._own_tensors(), self.perm))
+        return Graph._from_tensors(tensors, self.self_loops, self._longest_row, self.drop, self.drop_seed, perm)
+
+    def reorder(self, method: str) -> Graph:
+        """The same graph with its nodes in another order, in which rows that are read together are near each other.
+
+        method: "degree", longest rows first; "rcm", reverse Cuthill-McKee; "community", groups of nodes that know each
+        other side by side (the last two need scipy). Node p of the new graph is node perm[p] of the one that was built;
+        `permute` brings values of its nodes into the new order and `unpermute` brings results back. Nothing else is
+        permuted: values [E] are looked up by `entry_of`, labels and lists of nodes are the caller's.
+        """
+        if method not in _reorder.METHODS:
+            raise ValueError(f"method must be one of {', '.join(_reorder.METHODS)}, got {method!r}")
+        if self.drop:
+            raise ValueError("a view with dropped edges has no order of its own: reorder the graph, then drop edges")
+        order = _reorder.permutation(self.rowptr.cpu().numpy(), self.col.cpu().numpy(), method)
+        place = np.empty_like(order)
+        place[order] = np.arange(len(order))
+        row, col = place[self.edge_index.cpu().numpy()]
+        weight = None if self.weight is None else self.weight.cpu().numpy()
+        built = _builder.build_coo(row, col, weight, self.num_nodes, self.self_loops, False, torch.get_num_threads())
+        perm = torch.from_numpy(order).to(self.device)
+        return Graph._from_built(built, self.self_loops, self.device, perm if self.perm is None else self.perm[perm])
+
+    def permute(self, x: torch.Tensor) -> torch.Tensor:
+        """Values of nodes [N, ...] in the order of this graph; x itself if it was not reordered."""
+        self._check_rows(x, "x")
+        return x if self.perm is None else x[self.perm]
+
+    def unpermute(self, h: torch.Tensor) -> torch.Tensor:
+        """Values [N, ...] in the order of this graph brought back to that in which it was built."""
+        self._check_rows(h, "h")
+        if self.perm is None:
+            return h
+        return h[torch.argsort(self.perm)]
+
+    def _check_rows(self, values: torch.Tensor, name: str) -> None:
+        if values.dim() == 0 or len(values) != self.num_nodes:
+            raise ValueError(f"{name} must be [N, ...] with N = {self.num_nodes}, got {list(values.shape)}")
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
         raise AttributeError(f"a Graph is immutable: cannot set {name}")
@@ -294,7 +333,8 @@ class Graph:
         raise AttributeError(f"a Graph is immutable: cannot delete {name}")
 
     def __reduce__(self):
-        return Graph._from_tensors, (self._own_tensors(), self.self_loops, self._longest_row, self.drop, self.drop_seed)
+        sizes = self.self_loops, self._longest_row, self.drop, self.drop_seed
+        return Graph._from_tensors, (self._own_tensors(), *sizes, self.perm)
 
     def __repr__(self) -> str:
         size = sum(t.numel() * t.element_size() for t in self._own_tensors() if t is not None)

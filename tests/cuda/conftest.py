@@ -1,6 +1,6 @@
 """The CUDA kernels run on the emulator here. UGNN_EMULATED=plain, asan or traced says in which build.
 
-Without UGNN_TEST_GPU=1, which `make test-gpu` sets, only what is quick: the operators, and tests for a GPU.
+Without UGNN_TEST_GPU=1, which `make test-cuda` sets, only what is quick: the operators, and tests for a GPU.
 """
 
 import os
@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cuda.emulated import Emulated, build, install, load, uninstall
+from tests.cuda.emulated import KIND, Emulated, build, install, load, uninstall
 
 HERE = Path(__file__).parent
-KIND = os.environ.get("UGNN_EMULATED", "plain")
 QUICK = None if os.environ.get("UGNN_TEST_GPU", "0") != "0" else ("test_operators.py", "test_gpu.py")
 _deselected = pytest.StashKey[int]()
 
@@ -31,7 +30,7 @@ def pytest_collection_modifyitems(config, items):
 
 def pytest_terminal_summary(terminalreporter, config):
     if count := config.stash.get(_deselected, 0):
-        terminalreporter.write_line(f"tests/cuda: {count} tests (planted faults, nvcc) are for `make test-gpu`")
+        terminalreporter.write_line(f"tests/cuda: {count} tests (planted faults, nvcc) are for `make test-cuda`")
 
 
 @pytest.fixture(scope="session")

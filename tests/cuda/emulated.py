@@ -18,6 +18,7 @@ from ugnn_fast.device import _cuda
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
+KIND = os.environ.get("UGNN_EMULATED", "plain")  # of the build: plain, asan or traced
 # cmake and ninja may come from the package index
 _PATH = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", "")])
 

@@ -20,6 +20,11 @@ FAULTS = {
         "const int i = task.i, r",
         "if (lanes.lane == 31) return;\n    const int i = task.i, r",
     ),
+    "no_barrier": (
+        "solve.cuh",
+        "  __syncthreads();\n  if (warp > 0 ||",
+        "  if (warp > 0 ||",
+    ),
     "no_grid_sync": ("launch.cuh", "if (k + hubs > 0) grid.sync();", ""),
 }
 # float32 alone: the others are the same code
@@ -47,13 +52,13 @@ def planted(fault, kind, folder):
 
 @pytest.fixture
 def run_planted(tmp_path, monkeypatch):
-    """Runs three steps on a hub in a module with a fault."""
+    """Runs three steps on a hub, or another operator, in a module with a fault."""
 
-    def run(fault, kind):
+    def run(fault, kind, operator=lambda g, x: uf.propagate(g, x, 3, backend="cuda-emulated")):
         install(Emulated(load(planted(fault, kind, tmp_path))))
         monkeypatch.setenv("UGNN_CUDA_STEPS", "together")
         g = uf.Graph.from_edge_index(HUBS, symmetrize=True)
-        uf.propagate(g, torch.randn(g.num_nodes, 8), 3, backend="cuda-emulated")
+        operator(g, torch.randn(g.num_nodes, 8))
 
     yield run
     uninstall()
@@ -77,6 +82,11 @@ def test_a_read_past_the_end_is_found_by_the_trace(run_planted):
 def test_a_missing_grid_sync_is_found(run_planted):
     with pytest.raises(RuntimeError, match="race: "):
         run_planted("no_grid_sync", "traced")
+
+
+def test_a_missing_barrier_of_a_kernel_is_found(run_planted):
+    with pytest.raises(RuntimeError, match="race: load in shared memory"):
+        run_planted("no_barrier", "traced", lambda g, x: uf.ada_solve(g, x, 1.0, backend="cuda-emulated"))
 
 
 def test_a_read_past_the_end_is_found_by_the_address_sanitizer(tmp_path):

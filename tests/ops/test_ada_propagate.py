@@ -47,7 +47,7 @@ def valid(graph, R, c, **_):
 
 
 # in the whole product save alone, which is what auto takes on small graphs
-MEMORY = ("save", "recompute") if testing.whole_product else ("auto", "save", "recompute")
+MEMORY = ("save", "recompute", "checkpoint", *(() if testing.whole_product else ("auto",)))
 CASES = operator_cases(
     "ada_propagate",
     valid,
@@ -84,18 +84,19 @@ def test_statement(case, use_backend):
 @pytest.mark.parametrize("dtype", (torch.float32, torch.float64, torch.bfloat16))
 @pytest.mark.parametrize("graph", ("power_law", "weighted", "hub"))
 @pytest.mark.parametrize("R", (None, 2))
-def test_memory_modes_agree_to_the_bit(graph, dtype, R, cpu):
+@pytest.mark.parametrize("K", (1, 2, 3, 10))
+def test_memory_modes_agree_to_the_bit(graph, dtype, R, K, cpu):
     g = GRAPHS[graph]
     torch.manual_seed(0)
     x = torch.randn((g.num_nodes, 9) if R is None else (g.num_nodes, R, 9)).to(dtype)
     c = torch.rand(g.num_nodes, dtype=torch.float64 if dtype == torch.float64 else torch.float32)
     results = []
-    for memory in ("save", "recompute"):
+    for memory in ("save", "recompute", "checkpoint"):
         leaves = x.clone().requires_grad_(), c.clone().requires_grad_()
-        h = uf.ada_propagate(g, *leaves, 3, memory=memory)
+        h = uf.ada_propagate(g, *leaves, K, memory=memory)
         results.append((h, *torch.autograd.grad(h.float().square().sum(), leaves)))
-    for saved, recomputed in zip(*results, strict=True):
-        assert torch.equal(saved, recomputed)
+    for saved, *others in zip(*results, strict=True):
+        assert all(torch.equal(saved, other) for other in others)
 
 
 @pytest.mark.float64
@@ -218,7 +219,8 @@ def saved_sizes(function):
 
 
 @pytest.mark.parametrize(
-    ("c", "memory", "tables"), (("number", "save", 0), ("node", "save", 2), ("node", "recompute", 1))
+    ("c", "memory", "tables"),
+    (("number", "save", 0), ("node", "save", 2), ("node", "recompute", 1), ("node", "checkpoint", 0.4)),
 )
 def test_what_is_kept_for_backward(c, memory, tables, cpu):
     g, D, K = GRAPHS["power_law"], 16, 5

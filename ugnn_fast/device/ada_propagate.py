@@ -1,5 +1,7 @@
 """K adaptive steps by the kernel step, and their backward by a kernel of its own."""
 
+import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -7,15 +9,16 @@ from torch import Tensor
 
 from ugnn_fast.device.step import ONE, ZERO, Stepper, column, per_node, rsqrt_degree
 from ugnn_fast.ops._native_call import acc_dtype
-from ugnn_fast.ops.ada_propagate import TABLES, kept_sizes
+from ugnn_fast.ops.ada_propagate import TABLES, interval, kept_sizes
 
 
 def _kept_parts(kept: Tensor, like: Tensor, b_shape: Any, steps: int, memory: str) -> tuple[Tensor, Any, Any]:
-    """b, and u and s [K, ...] if they are there; views of what forward keeps."""
+    """b, and u and s [kept steps, ...] if they are there; views of what forward keeps."""
+    count = -(-steps // interval(steps, memory))
     size = kept_sizes(like, kept.new_empty(b_shape), steps, memory, "triton")[1]
     b = kept[-b_shape.numel() :].view(b_shape)
     tables: list[Any] = [
-        kept[k * size : (k + 1) * size].view(like.dtype)[: steps * like.numel()].view(steps, *like.shape)
+        kept[k * size : (k + 1) * size].view(like.dtype)[: count * like.numel()].view(count, *like.shape)
         for k in range(TABLES[memory])
     ]
     u, s = tables + [None] * (2 - len(tables))
@@ -45,15 +48,17 @@ def ada_propagate(graph, x, c, c_value, steps, memory, backend, check) -> tuple[
     stepper = Stepper(
         graph, x, c=weights, replicas=weights.replica_stride > 0, sums=1 if all_s is None else 2, backend=backend
     )  # fmt: skip
-    tables = all_u if all_u is not None else [torch.empty_like(x) for _ in range(min(steps, 2))]
+    every = interval(steps, memory)
+    turns = [torch.empty_like(x) for _ in range(min(steps, 2))] if all_u is None or every > 1 else []
+    tables = [turns[k % 2] if all_u is None or k % every else all_u[k // every] for k in range(steps)]
     h = torch.empty_like(x)
     torch.mul(x, column(rho, x), out=tables[0])
     with stepper.together():
         for k in range(steps):
             last = k == steps - 1
             stepper.step(
-                tables[k % len(tables)], right=rho, agg=agg, skip=skip, x=x,
-                out=h if last else None, following=None if last else tables[(k + 1) % len(tables)],
+                tables[k], right=rho, agg=agg, skip=skip, x=x,
+                out=h if last else None, following=None if last else tables[k + 1],
                 s=None if all_s is None else all_s[k],
             )  # fmt: skip
     return h, kept
@@ -78,14 +83,16 @@ def ada_propagate_backward(graph, grad_h, h, c, kept, steps, memory, backend, ne
     grad_x = 2 * q
     tables = [torch.empty_like(grad_h) for _ in range(min(steps, 2))]
     torch.mul(q, column(rho, q), out=tables[0])
-    with stepper.together():
-        for k in reversed(range(steps)):
-            done = steps - 1 - k
-            stepper.launch(
-                "ada_propagate_bwd", tables[done % 2], *weights[:3], stepper.partial, rho, b,
-                all_u[k], None if all_s is None else all_s[k], grad_x, None if k == 0 else tables[(done + 1) % 2],
-                *sums,
-            )  # fmt: skip
+    every = interval(steps, memory)
+    for start, u in [(0, all_u)] if every == 1 else _again(graph, all_u, weights, b, rho, steps, every, backend):
+        with stepper.together():
+            for k in reversed(range(start, start + len(u))):
+                done = steps - 1 - k
+                stepper.launch(
+                    "ada_propagate_bwd", tables[done % 2], *weights[:3], stepper.partial, rho, b,
+                    u[k - start], None if all_s is None else all_s[k], grad_x,
+                    None if k == 0 else tables[(done + 1) % 2], *sums,
+                )  # fmt: skip
     of_c, of_e = sums.view(2, N, e.shape[1], -1).sum(-1)
     e = (e + of_e).reshape(c.shape)
     through_b = torch.empty_like(e)
@@ -94,6 +101,19 @@ def ada_propagate_backward(graph, grad_h, h, c, kept, steps, memory, backend, ne
     e = torch.where(column(rho, e) > 0, e, 0)
     grad_c = of_c.reshape(c.shape) - e - through_b
     return grad_x.to(grad_h.dtype) if need_x else grad_h.new_empty(0), grad_c
+
+
+def _again(graph, kept, weights, b, rho, steps, every, backend) -> Iterator[tuple[int, list[Tensor]]]:
+    """(first step, u of the steps up to the next one kept), the last ones first: u <- 2 b u_0 + b rho^2 y(u)."""
+    stepper = Stepper(graph, kept[0], c=weights, replicas=weights.replica_stride > 0, backend=backend)
+    agg, skip = per_node(b * column(rho.square(), b)), per_node(b, 2.0)
+    between = [torch.empty_like(kept[0]) for _ in range(min(every, steps) - 1)]
+    for start in reversed(range(0, steps, every)):
+        u = [kept[start // every], *between][: steps - start]
+        with stepper.together():
+            for table, out in itertools.pairwise(u):
+                stepper.step(table, agg=agg, skip=skip, x=kept[0], out=out)
+        yield start, u
 
 
 def _gradient_of_x(graph, grad_h, q, c, b, rho, steps, backend) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from ugnn_fast.experiments._extras import require
+from ugnn_fast._extras import require
 
 
 class Progress:

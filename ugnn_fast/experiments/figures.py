@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from ugnn_fast._extras import require
 from ugnn_fast.datasets import Dataset
 from ugnn_fast.experiments import paper
-from ugnn_fast.experiments._extras import require
 from ugnn_fast.experiments.models import TITLES
 from ugnn_fast.experiments.results import Row
 from ugnn_fast.experiments.tables import NAMES, sample

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ugnn_fast.experiments._extras import require
+from ugnn_fast._extras import require
 from ugnn_fast.experiments.models import TITLES
 from ugnn_fast.experiments.train import TrainResult
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 
+from ugnn_fast._extras import require
 from ugnn_fast.datasets import Dataset
 from ugnn_fast.experiments import report
-from ugnn_fast.experiments._extras import require
 from ugnn_fast.experiments._progress import Progress
 from ugnn_fast.experiments.models import replicas_at_once
 from ugnn_fast.experiments.settings import Settings

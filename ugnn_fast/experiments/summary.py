@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from ugnn_fast import datasets
+from ugnn_fast._extras import require
 from ugnn_fast.experiments import figures, paper
-from ugnn_fast.experiments._extras import require
 from ugnn_fast.experiments.reproduce import RESULTS_FILE, Choice, missing, plan, rows_of, run
 from ugnn_fast.experiments.results import Row, read_results, write_results
 from ugnn_fast.experiments.tables import Table, all_tables

@@ -7,8 +7,8 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ugnn_fast._extras import require
 from ugnn_fast.experiments import paper
-from ugnn_fast.experiments._extras import require
 from ugnn_fast.experiments.models import TITLES
 from ugnn_fast.experiments.results import Row
 

@@ -1,5 +1,7 @@
 """ugnn::ada_propagate, K adaptive steps, and its backward."""
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -19,8 +21,13 @@ from ugnn_fast.ops._native_call import (
     storage,
 )
 
-# tables per step that each memory mode keeps for backward: u, or u and s; all but "none" keep b
-TABLES = {"none": 0, "step_size": 0, "recompute": 1, "save": 2}
+# what each memory mode keeps for backward: u, or u and s, of the steps that `interval` says; all but "none" keep b
+TABLES = {"none": 0, "step_size": 0, "checkpoint": 1, "recompute": 1, "save": 2}
+
+
+def interval(steps: int, memory: str) -> int:
+    """Of so many steps one is kept: sqrt(K) with checkpoints, the others are computed again from it."""
+    return math.isqrt(steps - 1) + 1 if memory == "checkpoint" and steps > 0 else 1
 
 
 def kept_sizes(x: Tensor, c: Tensor | None, steps: int, memory: str, backend: str) -> tuple[int, int]:
@@ -32,7 +39,7 @@ def kept_sizes(x: Tensor, c: Tensor | None, steps: int, memory: str, backend: st
         return b_size, 0
     R, D = replicas_and_width(x)
     width = padded_width(x.dtype, D) if backend == "cpu" else D
-    size = steps * x.shape[0] * R * width
+    size = -(-steps // interval(steps, memory)) * x.shape[0] * R * width
     return b_size, (size + 1) // 2 if x.dtype.itemsize == 2 else size
 
 
@@ -51,14 +58,15 @@ def _body(graph, x, c, c_value, steps, memory, backend, check):
     dtype = acc_dtype(x.dtype)
     size = b_size + TABLES[memory] * table_size
     if size * dtype.itemsize >= _memory.SMALL:
-        hint = '; memory="recompute" keeps half of it' if memory == "save" else ""
+        less = {"save": '"recompute" keeps half of it', "recompute": '"checkpoint" keeps less'}
+        hint = f"; memory={less[memory]}" if memory in less else ""
         _memory.require(size * dtype.itemsize, x.device, f'ada_propagate with memory="{memory}"', hint)
     kept = reused_empty(size, dtype)
     b, u, s = _addresses(kept, b_size, table_size, memory)
     bad = native.ada_propagate_forward(
         csr(graph), DTYPES[x.dtype], torch.get_num_threads(), R, D, steps,
         x.data_ptr(), pointer(rows), c_value, 1 if c is None or c.dim() == 1 else R, check,
-        h.data_ptr(), b, u, s,
+        h.data_ptr(), b, u, interval(steps, memory), s,
     )  # fmt: skip
     if bad >= 0:
         raise ValueError(f"c must be finite and >= 0 everywhere, got {c[bad].tolist()} at node {bad}")
@@ -85,7 +93,7 @@ def _backward_body(graph, grad_h, h, c, kept, steps, memory, backend, need_x, ne
     b, u, s = _addresses(kept, b_size, (kept.numel() - b_size) // tables if tables else 0, memory)
     native.ada_propagate_backward(
         csr(graph), DTYPES[grad_h.dtype], torch.get_num_threads(), R, D, steps, grad_h.data_ptr(), h.data_ptr(),
-        rows.data_ptr(), 1 if c.dim() == 1 else R, b, u, s, pointer(grad_x), pointer(grad_c),
+        rows.data_ptr(), 1 if c.dim() == 1 else R, b, u, interval(steps, memory), s, pointer(grad_x), pointer(grad_c),
     )  # fmt: skip
     return (
         grad_h.new_empty(0) if grad_x is None else grad_x.to(grad_h.dtype),

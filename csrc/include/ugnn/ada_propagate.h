@@ -48,20 +48,33 @@ int64_t node_step_sizes(const View& view, const A* rho, const A* c, A* b, int64_
   return bad;
 }
 
+// Values per node: those of all replicas [0, RC), or of the replicas of some slices.
 template <class T>
-void ada_propagate_forward(AdaPropagateForward& a) {
+void replicas_of(const Slices<T>& slices, const SliceRange& range, int64_t RC, int64_t& first, int64_t& end) {
+  first = RC > 1 ? slices.at(range.first).r : 0;
+  end = RC > 1 ? slices.at(range.end - 1).r + 1 : RC;
+}
+
+// Returns a node with a bad c, or -1.
+template <class T>
+int64_t ada_propagate_forward(const AdaPropagateForward& a, const SliceRange& range) {
   using A = acc_t<T>;
   const Slices<T> all_slices{a.R, a.D};
-  const int64_t N = a.g.N, ldx = a.R * a.D, slices = all_slices.count();
+  const int64_t N = a.g.N, ldx = a.R * a.D;
   const int max_ld = all_slices.max_ld();
+  int64_t bad_c = -1, first_r, end_r;
+  replicas_of(all_slices, range, a.RC, first_r, end_r);
   const T* x = static_cast<const T*>(a.x);
   const View view(a.g, N * max_ld * int64_t(sizeof(T)), true);
 
   InView<A> c(view, static_cast<const A*>(a.c), a.RC);
-  Buffer<A> rho(N), own_b(a.b ? 0 : a.RC * N);
-  A* b = a.b ? static_cast<A*>(a.b) : own_b.get();
+  // of several ranges with one c, the first one writes b
+  const bool keeps_b = a.b && (a.RC > 1 || range.first == 0);
+  Buffer<A> rho(N), own_b(keeps_b ? 0 : a.RC * N);
+  A* b = keeps_b ? static_cast<A*>(a.b) : own_b.get();
   Buffer<Factors<A>> middle(N), final(N);  // scales of y and of x in all steps but the last, and in that
-  Buffer<T> work(a.u ? 0 : 3 * N * max_ld);
+  // two tables in turn for what is not kept, before them the first one
+  Buffer<T> work((!a.u ? 3 : a.every > 1 ? 2 : 0) * N * max_ld);
   Buffer<A> partial(2 * max_ld * HubPieces{view.g}.count());
 
   Step<T> step;
@@ -70,7 +83,7 @@ void ada_propagate_forward(AdaPropagateForward& a) {
   step.ascending = view.order;
   step.partial = partial.get();
   RowSplit split;
-  split_rows(useful_threads(a.threads, (a.g.E + kRowCost * N) * max_ld), view.g, split);
+  split_rows(range.threads, view.g, split);
 
 #pragma omp parallel num_threads(split.threads) firstprivate(step)
   {
@@ -80,14 +93,14 @@ void ada_propagate_forward(AdaPropagateForward& a) {
     even_share(N, begin, end);
     for_rho<A>(a.g, view, begin, end, [&](int64_t p, A value) { rho.get()[p] = value; });
     if (a.c) {
-      c.fill(begin, end, a.RC);
+      c.fill(begin, end, first_r, end_r);
       split.wait();
-      for (int64_t r = 0; r < a.RC; ++r) {
+      for (int64_t r = first_r; r < end_r; ++r) {
         const int64_t bad =
             node_step_sizes(view, rho.get(), c.get() + r * N, b + r * N, split.begin(thread), split.end(thread));
         if (a.check && bad >= 0) {
 #pragma omp critical
-          a.bad_c = a.bad_c < 0 || bad < a.bad_c ? bad : a.bad_c;
+          bad_c = bad_c < 0 || bad < bad_c ? bad : bad_c;
         }
       }
     } else {
@@ -98,14 +111,19 @@ void ada_propagate_forward(AdaPropagateForward& a) {
       }
     }
     split.wait();
-    T* u = static_cast<T*>(a.u);
-    T* s = static_cast<T*>(a.s);
-    for (int64_t number = 0; number < slices && a.bad_c < 0; ++number) {
+    const int64_t before = N * all_slices.padded_width(range.first), kept = (a.K + a.every - 1) / a.every;
+    T* u = a.u ? static_cast<T*>(a.u) + kept * before : nullptr;
+    T* s = a.s ? static_cast<T*>(a.s) + a.K * before : nullptr;
+    for (int64_t number = range.first; number < range.end && bad_c < 0; ++number) {
       const Slice slice = all_slices.at(number);
       const int64_t table_size = N * slice.ld, replica = a.RC > 1 ? slice.r * N : 0;
       const StepRun<T> run = forward_kernel<T>(a.g, a.c, slice.width);
       if (a.c) step.c = c.get() + replica;
       T* first = u ? u : work.get();
+      T* turns = work.get() + (u ? 0 : table_size);
+      auto table = [&](int64_t k) {
+        return k == 0 ? first : u && k % a.every == 0 ? u + k / a.every * table_size : turns + k % 2 * table_size;
+      };
       auto scaled = [&](int64_t p) { return rho.get()[p]; };
       const A* in_row = a.c && c_in_row<T>(a.g, slice.width) ? step.c : nullptr;
       fill_table(first, slice, x, ldx, view.order, scaled, in_row, begin, end);
@@ -117,30 +135,44 @@ void ada_propagate_forward(AdaPropagateForward& a) {
       split.wait();
       for (int64_t k = 0; k < a.K; ++k) {
         const bool last = k == a.K - 1;
-        step.table = first + (u ? k : k == 0 ? 0 : 1 + (k - 1) % 2) * table_size;
+        step.table = table(k);
         step.sums = s ? s + k * table_size : nullptr;
         step.factors = last ? final.get() : middle.get();
         step.columns = slice.width;
         step.width = last ? slice.width : slice.ld;
         step.x = last ? x + slice.first : first;
         step.ldx = last ? ldx : slice.ld;
-        step.out = last ? static_cast<T*>(a.h) + slice.first : first + (u ? k + 1 : 1 + k % 2) * table_size;
+        step.out = last ? static_cast<T*>(a.h) + slice.first : table(k + 1);
         step.ldo = step.ldx;
         step.order = last ? view.order : nullptr;
         run_step(run, step, split);
       }
-      if (u) u += a.K * table_size;
+      if (u) u += kept * table_size;
       if (s) s += a.K * table_size;
     }
   }
+  return bad_c;
 }
 
 template <class T>
-void ada_propagate_backward(const AdaPropagateBackward& a) {
+void ada_propagate_forward(AdaPropagateForward& a) {
+  const Slices<T> slices{a.R, a.D};
+  for_slices(a.threads, slices.count(), slices.per_replica(), (a.g.E + kRowCost * a.g.N) * slices.max_ld(), a.K,
+             [&](const SliceRange& range) {
+               const int64_t bad = ada_propagate_forward<T>(a, range);
+#pragma omp critical
+               if (bad >= 0 && (a.bad_c < 0 || bad < a.bad_c)) a.bad_c = bad;
+             });
+}
+
+template <class T>
+void ada_propagate_backward(const AdaPropagateBackward& a, const SliceRange& range) {
   using A = acc_t<T>;
   const Slices<T> all_slices{a.R, a.D};
-  const int64_t N = a.g.N, ldx = a.R * a.D, slices = all_slices.count();
+  const int64_t N = a.g.N, ldx = a.R * a.D;
   const int max_ld = all_slices.max_ld();
+  int64_t first_r, end_r;
+  replicas_of(all_slices, range, a.RC, first_r, end_r);
   const T* grad_h = static_cast<const T*>(a.grad_h);
   A* user_grad_x = static_cast<A*>(a.grad_x);
   A* user_grad_c = static_cast<A*>(a.grad_c);
@@ -152,8 +184,9 @@ void ada_propagate_backward(const AdaPropagateBackward& a) {
   Buffer<A> near_grad_c(user_grad_c && view.order ? N * a.RC : 0), grad_b(user_grad_c ? N * a.RC : 0);
   A* grad_c = view.order ? near_grad_c.get() : user_grad_c;
   const bool gather_s = user_grad_c && !a.s;
-  Buffer<Factors<A>> ones(gather_s ? N : 0);
-  Buffer<T> work((gather_s ? 3 : 2) * N * max_ld);
+  const int64_t again_tables = a.u ? std::min(a.every, a.K) - 1 : 0;
+  Buffer<Factors<A>> ones(gather_s ? N : 0), middle(again_tables ? N : 0);
+  Buffer<T> work((gather_s ? 3 : 2) * N * max_ld), again_u(again_tables * N * max_ld);
   // in near form the gradient of x grows in a table and goes to its place at the end
   Buffer<A> near_grad_x(user_grad_x && view.order ? N * max_ld : 0);
   Buffer<A> partial(2 * max_ld * HubPieces{view.g}.count());
@@ -164,7 +197,7 @@ void ada_propagate_backward(const AdaPropagateBackward& a) {
   step.ascending = view.order;
   step.partial = partial.get();
   RowSplit split;
-  split_rows(useful_threads(a.threads, (a.g.E + kRowCost * N) * max_ld), view.g, split);
+  split_rows(range.threads, view.g, split);
 
 #pragma omp parallel num_threads(split.threads) firstprivate(step)
   {
@@ -172,16 +205,17 @@ void ada_propagate_backward(const AdaPropagateBackward& a) {
     const int thread = omp_get_thread_num();
     int64_t begin, end;
     even_share(N, begin, end);
-    c.fill(begin, end, a.RC);
+    c.fill(begin, end, first_r, end_r);
     for_rho<A>(a.g, view, begin, end, [&](int64_t p, A rho) { factors.get()[p].first = rho; });
     for (int64_t p = begin; p < end; ++p) {
       if (gather_s) ones.get()[p] = {1, 0};
-      for (int64_t r = 0; grad_c && r < a.RC; ++r) grad_c[r * N + p] = grad_b.get()[r * N + p] = 0;
+      for (int64_t r = first_r; grad_c && r < end_r; ++r) grad_c[r * N + p] = grad_b.get()[r * N + p] = 0;
     }
-    const T* u = static_cast<const T*>(a.u);
-    const T* s = static_cast<const T*>(a.s);
+    const int64_t before = N * all_slices.padded_width(range.first), kept = (a.K + a.every - 1) / a.every;
+    const T* u = a.u ? static_cast<const T*>(a.u) + kept * before : nullptr;
+    const T* s = a.s ? static_cast<const T*>(a.s) + a.K * before : nullptr;
     step.factors = factors.get();
-    for (int64_t number = 0; number < slices; ++number) {
+    for (int64_t number = range.first; number < range.end; ++number) {
       const Slice slice = all_slices.at(number);
       const int64_t table_size = N * slice.ld, replica = a.RC > 1 ? slice.r * N : 0;
       step.columns = slice.width;
@@ -201,6 +235,7 @@ void ada_propagate_backward(const AdaPropagateBackward& a) {
         const int64_t i = view.user_row(p), at = i * ldx + slice.first;
         const A b_p = b[replica + p], to_v = factors.get()[p].first * b_p;
         factors.get()[p].second = b_p;
+        if (again_tables) middle.get()[p] = {to_v * factors.get()[p].first, 2 * b_p};
         V dot{};
         for_columns(slice, [&](int d, const Tail<kBlock>& columns, const Tail<kBlock>& stored) {
           const V g = load_first<kBlock>(grad_h + at + d, columns);
@@ -216,8 +251,23 @@ void ada_propagate_backward(const AdaPropagateBackward& a) {
       }
       split.wait();
       const StepRun<T> run = backward_kernel<T>(a.g, slice.width);
+      auto kept_or_again = [&](int64_t k) {
+        return k % a.every == 0 ? u + k / a.every * table_size : again_u.get() + (k % a.every - 1) * table_size;
+      };
       for (int64_t k = a.K - 1; k >= 0; --k) {
-        const T* u_k = u ? u + k * table_size : nullptr;
+        const T* u_k = u ? kept_or_again(k) : nullptr;
+        // the steps since the last one that was kept
+        for (int64_t j = k - k % a.every; u && (k == a.K - 1 || (k + 1) % a.every == 0) && j < k; ++j) {
+          Step<T> again = step;
+          again.width = slice.ld;
+          again.table = kept_or_again(j);
+          again.factors = middle.get();
+          again.x = u;
+          again.ldx = again.ldo = slice.ld;
+          again.out = again_u.get() + j % a.every * table_size;
+          again.next = nullptr;
+          run_step(forward_kernel<T>(a.g, true, slice.width), again, split);
+        }
         if (gather_s) {
           Step<T> again = step;
           again.width = slice.ld;
@@ -240,7 +290,7 @@ void ada_propagate_backward(const AdaPropagateBackward& a) {
         step.both = !alone && k < a.K - 1;
         run_step(run, step, split);
       }
-      if (u) u += a.K * table_size;
+      if (u) u += kept * table_size;
       if (s) s += a.K * table_size;
       if (grad_x && view.order) {
         for (int64_t p = begin; p < end; ++p) {
@@ -253,7 +303,7 @@ void ada_propagate_backward(const AdaPropagateBackward& a) {
       }
     }
     // (G3): dC_i -= e_i + sum_j a_ij e_j / d_j, with grad_b holding e / d
-    for (int64_t r = 0; grad_c && r < a.RC; ++r) {
+    for (int64_t r = first_r; grad_c && r < end_r; ++r) {
       A* share = grad_b.get() + r * N;
       for (int64_t p = begin; p < end; ++p) {
         const int64_t i = view.user_row(p);
@@ -267,6 +317,15 @@ void ada_propagate_backward(const AdaPropagateBackward& a) {
       }
     }
   }
+}
+
+template <class T>
+void ada_propagate_backward(const AdaPropagateBackward& a) {
+  const Slices<T> slices{a.R, a.D};
+  // the gradient of one c is a sum over all slices
+  const int64_t together = a.grad_c && a.RC == 1 ? slices.count() : slices.per_replica();
+  for_slices(a.threads, slices.count(), together, (a.g.E + kRowCost * a.g.N) * slices.max_ld(), a.K,
+             [&](const SliceRange& range) { ada_propagate_backward<T>(a, range); });
 }
 
 }  // namespace UGNN_ISA

@@ -112,17 +112,19 @@ struct NeighborVarKernel {
 };
 
 template <class T>
-void neighbor_stat(const NeighborStat& a) {
+void neighbor_stat(const NeighborStat& a, const SliceRange& range) {
   using A = acc_t<T>;
   const Slices<T> all_slices{a.R, a.D};
   const int64_t N = a.g.N, ldx = a.R * a.D, slices = all_slices.count();
+  const int64_t first_r = slices ? all_slices.at(range.first).r : 0;
+  const int64_t end_r = slices ? all_slices.at(range.end - 1).r + 1 : a.R;
   const int max_ld = all_slices.max_ld();
   const T* x = static_cast<const T*>(a.x);
   A* logits = static_cast<A*>(a.c);
   const bool x_is_table = slices == 1 && padded(int(a.D)) == a.D;
   Buffer<T> work(x_is_table ? 0 : N * max_ld);
   RowSplit split;
-  split_rows(useful_threads(a.threads, (a.g.E + kRowCost * N) * max_ld), a.g, split);
+  split_rows(range.threads, a.g, split);
 #pragma omp parallel num_threads(split.threads)
   {
     check_team(a.g, split);
@@ -130,8 +132,13 @@ void neighbor_stat(const NeighborStat& a) {
     even_share(N, begin, end);
     const int thread = omp_get_thread_num();
     const int64_t first = split.begin(thread), last = split.end(thread);
-    for (int64_t k = first * a.R; logits && k < last * a.R; ++k) logits[k] = 0;
-    for (int64_t number = 0; number < slices; ++number) {
+    auto for_logits = [&](auto body) {
+      for (int64_t i = first; logits && i < last; ++i) {
+        for (int64_t r = first_r; r < end_r; ++r) body(logits[i * a.R + r], r);
+      }
+    };
+    for_logits([](A& logit, int64_t) { logit = 0; });
+    for (int64_t number = range.first; number < range.end; ++number) {
       const Slice slice = all_slices.at(number);
       if (!x_is_table) {
         fill_table<T>(work.get(), slice, x, ldx, nullptr, [](int64_t) { return A(1); }, nullptr, begin, end);
@@ -143,31 +150,36 @@ void neighbor_stat(const NeighborStat& a) {
       });
       split.wait();
     }
-    if (logits) {
-      for (int64_t k = first * a.R; k < last * a.R; ++k) {
-        const A z = logits[k] + (a.bias ? static_cast<const A*>(a.bias)[k % a.R] : A(0));
-        logits[k] = A(a.s) / (1 + std::exp(-z));
-      }
-    }
+    for_logits([&](A& logit, int64_t r) {
+      const A z = logit + (a.bias ? static_cast<const A*>(a.bias)[r] : A(0));
+      logit = A(a.s) / (1 + std::exp(-z));
+    });
   }
 }
 
 template <class T>
-void neighbor_var_backward(const NeighborVarBackward& a) {
+void neighbor_stat(const NeighborStat& a) {
+  const Slices<T> slices{a.R, a.D};
+  for_slices(a.threads, slices.count(), slices.per_replica(), (a.g.E + kRowCost * a.g.N) * slices.max_ld(), 1,
+             [&](const SliceRange& range) { neighbor_stat<T>(a, range); });
+}
+
+template <class T>
+void neighbor_var_backward(const NeighborVarBackward& a, const SliceRange& range) {
   using A = acc_t<T>;
   const Slices<T> all_slices{a.R, a.D};
-  const int64_t N = a.g.N, ldx = a.R * a.D, slices = all_slices.count();
+  const int64_t N = a.g.N, ldx = a.R * a.D;
   const int max_ld = all_slices.max_ld();
   Buffer<A> work(2 * N * max_ld);
   RowSplit split;
-  split_rows(useful_threads(a.threads, (a.g.E + kRowCost * N) * max_ld), a.g, split);
+  split_rows(range.threads, a.g, split);
 #pragma omp parallel num_threads(split.threads)
   {
     check_team(a.g, split);
     int64_t begin, end;
     even_share(N, begin, end);
     const int thread = omp_get_thread_num();
-    for (int64_t number = 0; number < slices; ++number) {
+    for (int64_t number = range.first; number < range.end; ++number) {
       const Slice slice = all_slices.at(number);
       for (int64_t i = begin; i < end; ++i) {
         const A scale = a.g.degree[i] > 0 ? 1 / degree_of<A>(a.g, i) : A(0);
@@ -187,6 +199,13 @@ void neighbor_var_backward(const NeighborVarBackward& a) {
       split.wait();
     }
   }
+}
+
+template <class T>
+void neighbor_var_backward(const NeighborVarBackward& a) {
+  const Slices<T> slices{a.R, a.D};
+  for_slices(a.threads, slices.count(), 1, (a.g.E + kRowCost * a.g.N) * slices.max_ld(), 1,
+             [&](const SliceRange& range) { neighbor_var_backward<T>(a, range); });
 }
 
 }  // namespace UGNN_ISA

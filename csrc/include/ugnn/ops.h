@@ -32,7 +32,8 @@ struct AdaPropagateForward {
   bool check;          // look for c < 0, infinity and NaN
   void* h;             // T [N, R, D], result
   void* b;             // A [RC, N], kept for backward; null: not wanted
-  void* u;             // T, K tables a slice, kept for backward; null: not wanted
+  void* u;             // T, tables of a slice, kept for backward; null: not wanted
+  int64_t every = 1;   // of so many steps the first one's u is kept
   void* s;             // T, K tables a slice, kept for backward; null: not wanted
   int64_t bad_c = -1;  // result: a node with such a value
 };
@@ -46,11 +47,12 @@ struct AdaPropagateBackward {
   const void* h;       // T [N, R, D], result of forward; null without grad_c
   const void* c;       // A [RC, N]
   int64_t RC;
-  const void* b;  // A [RC, N], as kept by forward
-  const void* u;  // T, as kept by forward; null without grad_c
-  const void* s;  // T, as kept by forward; null: gathered again from u
-  void* grad_x;   // A [N, R, D], result; null: not wanted
-  void* grad_c;   // A [RC, N], result; null: not wanted
+  const void* b;      // A [RC, N], as kept by forward
+  const void* u;      // T, as kept by forward; null without grad_c
+  int64_t every = 1;  // as in forward; steps between are computed again
+  const void* s;      // T, as kept by forward; null: gathered again from u
+  void* grad_x;       // A [N, R, D], result; null: not wanted
+  void* grad_c;       // A [RC, N], result; null: not wanted
 };
 
 enum class Norm : int { kNone = 0, kSym = 1, kRow = 2, kGiven = 3 };

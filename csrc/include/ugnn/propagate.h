@@ -39,7 +39,7 @@ StepRun<T> propagate_kernel(const PropagateForward& a, bool general, int columns
 }
 
 template <class T>
-void propagate_forward(const PropagateForward& a) {
+void propagate_forward(const PropagateForward& a, const SliceRange& range) {
   using A = acc_t<T>;
   const Slices<T> all_slices{a.R, a.D};
   const int64_t N = a.g.N, ldx = a.R * a.D, slices = all_slices.count();
@@ -82,7 +82,7 @@ void propagate_forward(const PropagateForward& a) {
   step.lo = A(a.lo);
   step.hi = A(a.hi);
   RowSplit split;
-  split_rows(useful_threads(a.threads, (a.g.E + kRowCost * N) * max_ld), view.g, split);
+  split_rows(range.threads, view.g, split);
 
 #pragma omp parallel num_threads(split.threads) firstprivate(step)
   {
@@ -93,9 +93,9 @@ void propagate_forward(const PropagateForward& a) {
       for_rho<A>(a.g, view, begin, end,
                  [&](int64_t p, A rho) { scale.get()[view.user_row(p)] = a.norm == Norm::kSym ? rho : rho * rho; });
     }
-    c.fill(begin, end, a.RC);
+    c.fill(begin, end, 0, a.RC);
     split.wait();
-    for (int64_t number = 0; number < slices; ++number) {
+    for (int64_t number = range.first; number < range.end; ++number) {
       const Slice slice = all_slices.at(number);
       const int64_t table_size = N * slice.ld, slab = N * ldx;
       if (a.c) step.c = c.get() + (a.RC > 1 ? slice.r * N : 0);
@@ -173,6 +173,13 @@ void propagate_forward(const PropagateForward& a) {
       }
     }
   }
+}
+
+template <class T>
+void propagate_forward(const PropagateForward& a) {
+  const Slices<T> slices{a.R, a.D};
+  for_slices(a.threads, slices.count(), 1, (a.g.E + kRowCost * a.g.N) * slices.max_ld(), a.K,
+             [&](const SliceRange& range) { propagate_forward<T>(a, range); });
 }
 
 }  // namespace UGNN_ISA

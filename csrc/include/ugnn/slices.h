@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cmath>
+#include <exception>
 
 #if defined(__linux__)
 #include <unistd.h>
@@ -36,13 +37,42 @@ struct Slices {
     return Slice{r, r * D + begin, width, padded(width)};
   }
 
-  // values a row takes in tables
-  int64_t padded_width() const {
+  // values a row takes in the tables of the slices before `end`
+  int64_t padded_width(int64_t end) const {
     int64_t sum = 0;
-    for (int64_t number = 0; number < count(); ++number) sum += at(number).ld;
+    for (int64_t number = 0; number < end; ++number) sum += at(number).ld;
     return sum;
   }
+  int64_t padded_width() const { return padded_width(count()); }
 };
+
+// Slices [first, end), by so many threads together.
+struct SliceRange {
+  int64_t first, end;
+  int threads;
+};
+
+// body(range) for all slices: one after the other by all threads, or, where a slice is too small to be shared, ranges
+// of them by one thread each. A range has whole groups of `together` slices. work: of a slice in one of `steps` steps.
+template <class Body>
+void for_slices(int threads, int64_t slices, int64_t together, int64_t work, int64_t steps, Body body) {
+  const int shared = useful_threads(threads, work);
+  if (slices == 0) return body(SliceRange{0, 0, shared});
+  const int64_t groups = slices / together, wanted = useful_threads(threads, work * steps * slices);
+  const int64_t ranges = shared > 1 ? 1 : groups < wanted ? groups : wanted;
+  if (ranges <= 1) return body(SliceRange{0, slices, shared});
+  std::exception_ptr failed;
+#pragma omp parallel for num_threads(int(ranges)) schedule(static, 1)
+  for (int64_t k = 0; k < ranges; ++k) {
+    try {
+      body(SliceRange{groups * k / ranges * together, groups * (k + 1) / ranges * together, 1});
+    } catch (...) {
+#pragma omp critical
+      failed = std::current_exception();
+    }
+  }
+  if (failed) std::rethrow_exception(failed);
+}
 
 // Memory of one call; std::bad_alloc becomes a MemoryError in Python.
 template <class T>
@@ -101,10 +131,10 @@ class InView {
  public:
   InView(const View& view, const A* user, int64_t count)
       : view_(view), user_(user), own_(view.order && user ? count * view.g.N : 0) {}
-  // rows [begin, end) of all `count` arrays
-  void fill(int64_t begin, int64_t end, int64_t count) {
+  // rows [begin, end) of the arrays [first, last)
+  void fill(int64_t begin, int64_t end, int64_t first, int64_t last) {
     if (!own_.get()) return;
-    for (int64_t r = 0; r < count; ++r) {
+    for (int64_t r = first; r < last; ++r) {
       const A* from = user_ + r * view_.g.N;
       A* to = own_.get() + r * view_.g.N;
       for (int64_t p = begin; p < end; ++p) to[p] = from[view_.order[p]];

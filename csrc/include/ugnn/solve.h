@@ -524,7 +524,7 @@ void solve(Solve& a) {
     check_team(work.view.g, split);
     int64_t begin, end;
     even_share(a.g.N, begin, end);
-    work.c.fill(begin, end, a.RC);
+    work.c.fill(begin, end, 0, a.RC);
     split.wait();
     bool definite = true;
     for (int64_t number = 0; number < slices.count() && definite; ++number) {

@@ -147,7 +147,9 @@ inline void split_rows(int threads, const Csr& g, RowSplit& split) {
         const int64_t length = g.rowptr[i + 1] - g.rowptr[i];
         sum += kRowCost + (length > hub_len ? 0 : length);
       }
-      split.bound[t++] = i;
+      // kernels that take four rows at a time round otherwise than for one row: it must be the same four for any split
+      const int64_t whole = (i + 3) / 4 * 4;
+      split.bound[t++] = whole < g.N ? whole : g.N;
     }
     done += cost;
   }

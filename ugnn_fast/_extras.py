@@ -1,4 +1,4 @@
-"""Packages that only the command line and the reports need."""
+"""Packages that only the command line, the reports and some orders of nodes need."""
 
 import importlib
 from typing import Any
