@@ -1,111 +1,184 @@
-"""What the CUDA kernels ask the memory for: a model from the traced emulator, not a measurement.
+"""`python -m bench.cuda_traffic`: bytes that each CUDA kernel asks for, against what its step has to move.
 
-`python -m bench.cuda_traffic` counts the 32-byte sectors that warps ask for on a power-law graph. It knows nothing
-of caches: `asked` is what a kernel would move if nothing were in them twice, `bound` what it would move if every sector
-held nothing but what is wanted: once the row of every neighbour, its column number and weight; once the row's own data.
+A model, not a measurement: loads and stores are counted in the traced emulator (tests/cuda), on a seeded power-law
+graph, as what a call with one step more asks for. An instruction of a warp requests each byte once that any of its
+lanes wants, and fetches the 32-byte sectors that hold them; there is no cache. Instructions are those of g++.
+
+Cases and bounds are those of bench/traffic_cases.py. `with` is the no-reuse bound with the numbers of entries (c_j,
+a_ij, e_ij) and of nodes (rho, b, c_i) that the operator is defined with. Row pointers, the plan and the sums of hubs'
+pieces are in the count and in no bound.
 """
 
-import json
-from pathlib import Path
+from __future__ import annotations
 
-import numpy as np
+import argparse
+import csv
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
 import torch
+from ugnn_fast.kernels.tune import power_law_graph
 
 import ugnn_fast as uf
+from bench.contenders import dtype_name
+from bench.run import Progress
+from bench.traffic import WIDTHS as WHOLE
+from bench.traffic_cases import CUDA_CASES, DTYPES, Case, with_weights
 from tests.cuda.emulated import Emulated, build, install, load
 from ugnn_fast import _backend
 
-RESULTS = Path(__file__).parent / "results" / "cuda_traffic.json"
-# arguments that a kernel reads one row of D columns at a time
-ROWS = {"table", "u", "v", "x", "h", "before", "s", "out", "next", "grad_x", "total", "partial"}
+RESULTS = Path(__file__).parent / "results"
+CSV_NAME, TABLE_NAME = "cuda_traffic.csv", "cuda_traffic.md"
+WIDTHS = (*WHOLE, 33)  # the last one is no multiple of any vector
 SECTOR = 32
-
-
-def power_law(N: int, ends: int) -> uf.Graph:
-    """Each node joins `ends` nodes that already have many neighbours."""
-    rng = np.random.default_rng(0)
-    nodes = list(range(ends))
-    for i in range(ends, N):
-        for j in rng.choice(nodes, ends):
-            nodes += [i, int(j)]
-    pairs = np.array(nodes[ends:]).reshape(-1, 2).T
-    return uf.Graph.from_edge_index(pairs, N, symmetrize=True)
+LIMIT, USEFUL = 1.05, 0.95  # goals: requested bytes over the bound, useful share of the sectors of rows
+COLUMNS = [
+    "kernel", "case", "dtype", "D", "N", "E", "sectors", "sectors_per_entry", "useful_rows", "useful", "requested",
+    "no_reuse", "with_numbers", "over_no_reuse", "over_with_numbers",
+]  # fmt: skip
 
 
 class Counting(Emulated):
-    """Adds up the traffic by kernel."""
+    """Counts what each launch asks for."""
 
-    def __init__(self, module):
+    def __init__(self, module: Any):
         super().__init__(module)
-        self.sums: dict = {}
+        # kernel, last argument -> rows or numbers -> sectors, bytes
+        self.counts: dict[tuple[str, Any], dict[str, list[int]]] = defaultdict(lambda: {"rows": [0, 0], "rest": [0, 0]})
+        self.D = 0
 
-    def launch(self, name, calls, together=False):
+    def launch(self, name: str, calls: list[tuple], together: bool = False) -> None:
         super().launch(name, calls, together)
+        tables = {argument for argument, t in self._tensors(name, calls) if t.dim() > 1 and t.shape[-1] == self.D}
+        counts = self.counts[name, calls[0][-1]]
         for argument, _, _, sectors, wanted in self.module.traffic():
-            # out of edge_dot is a number of each entry, not a row
-            kind = "rows" if argument in ROWS and (name, argument) != ("edge_dot", "out") else "numbers"
-            sums = self.sums.setdefault(name, {"rows": [0, 0], "numbers": [0, 0]})
-            sums[kind][0] += sectors * SECTOR
-            sums[kind][1] += wanted
+            part = counts["rows" if argument in tables else "rest"]
+            part[0] += sectors
+            part[1] += wanted
 
 
-def measure(emulated: Counting, g: uf.Graph, D: int, dtype: torch.dtype) -> dict:
-    """Bytes asked for and wanted by each kernel, in one step forward and backward, and one edge_dot."""
-    emulated.sums = {}
-    torch.manual_seed(0)
-    x = torch.randn(g.num_nodes, D).to(dtype)
-    c = torch.rand(g.num_nodes)
-    found = {}
-    for name, weights in (("step", None), ("step, c", c)):
-        uf.propagate(g, x, 1, c=weights, norm="row", skip=0.1, backend=_backend.EMULATED)
-        found[name] = emulated.sums.pop("step")
-    torch.ops.ugnn.edge_dot(*g.tensors(_backend.EMULATED), x, x, _backend.EMULATED)
-    found["edge_dot"] = emulated.sums.pop("edge_dot")
-    c.requires_grad_()
-    h = uf.ada_propagate(g, x, c, 1, memory="save", backend=_backend.EMULATED)
-    torch.autograd.grad(h.float().sum(), c)
-    return found | {"ada_propagate_bwd": emulated.sums["ada_propagate_bwd"]}
+def todo(cases: dict[str, Case], widths: Sequence[int]) -> list[tuple[str, torch.dtype, int]]:
+    """Case, type and width of each row of the report.
+
+    Vectors of solve are float32 whatever x is, and kernels without columns have one row.
+    """
+    return [
+        (name, dtype, D)
+        for name, case in cases.items()
+        for dtype in (DTYPES if case.gathers else DTYPES[:1])
+        for D in (widths if case.has_columns else widths[:1])
+    ]
 
 
-def main() -> None:
+def count(emulated: Counting, case: Case, g: uf.Graph, D: int, dtype: torch.dtype) -> dict[str, list[int]]:
+    """Sectors and bytes of one step, of tables of rows and of the rest."""
+    x, c = torch.ones(g.num_nodes, D, dtype=dtype), torch.ones(g.num_nodes)
+    found = []
+    emulated.D = D
+    for steps in (1, 2):
+        emulated.counts.clear()
+        case.call(g, x, c, steps, _backend.EMULATED)
+        sums = {"rows": [0, 0], "rest": [0, 0]}
+        for (name, last), counts in emulated.counts.items():
+            if name == case.kernel.removesuffix("_kernel") and case.sends in (None, last):
+                for kind, (sectors, wanted) in counts.items():
+                    sums[kind][0] += sectors
+                    sums[kind][1] += wanted
+        found.append(sums)
+    return {kind: [two - one for two, one in zip(found[1][kind], found[0][kind], strict=True)] for kind in found[0]}
+
+
+def row_of(emulated: Counting, name: str, g: uf.Graph, D: int, dtype: torch.dtype) -> dict[str, object]:
+    """A row of the CSV."""
+    case = CUDA_CASES[name]
+    sizes = g.num_nodes, g.num_edges, D if case.has_columns else 0, dtype.itemsize
+    counts = count(emulated, case, g, D, dtype)
+    sectors, requested = (sum(part[k] for part in counts.values()) for k in (0, 1))
+    no_reuse, with_numbers = case.no_reuse(*sizes), case.with_numbers(*sizes)
+    rows, wanted = counts["rows"]
+    return {
+        **{"kernel": case.kernel.removesuffix("_kernel"), "case": name, "dtype": dtype_name(dtype), "D": sizes[2]},
+        **{"N": sizes[0], "E": sizes[1], "sectors": sectors},
+        "sectors_per_entry": f"{sectors / sizes[1]:.2f}" if case.gathered else "",
+        "useful_rows": f"{wanted / (SECTOR * rows):.3f}" if rows else "",
+        "useful": f"{requested / (SECTOR * sectors):.3f}",
+        **{"requested": requested, "no_reuse": no_reuse, "with_numbers": with_numbers},
+        "over_no_reuse": f"{requested / no_reuse:.3f}",
+        "over_with_numbers": f"{requested / with_numbers:.3f}",
+    }
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """Markdown of the CSV's rows."""
+    N, E = rows[0]["N"], rows[0]["E"]
+    lines = [
+        "A model, counted in the traced emulator, not a measurement: what the CUDA kernels ask for in one step, with",
+        f"no cache; power-law graph, N {N}, E {E}. Useful: share of the bytes of the 32-byte sectors that warps ask",
+        "for, of tables of rows, and of everything. Requested: bytes that lanes want, each once for an instruction of",
+        "a warp, over the no-reuse bound (bench/traffic_cases.py), and over the same with the numbers of entries and",
+        "nodes that the operator is defined with. It can be below 1: slots of a warp may want the same row at once.",
+        f"Goals: at most {LIMIT:.2f} times the latter, and {USEFUL:.2f} of the sectors of float32 rows if D is a",
+        "multiple of 8.",
+        "",
+        "| kernel | case | type | D | sectors per entry | useful, rows | useful, all | KB | / no-reuse | with |",
+        "| --- | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for row in rows:
+        cells = (row["sectors_per_entry"] or "-", row["useful_rows"] or "-", row["useful"])
+        lines.append(
+            f"| {row['kernel']} | {row['case']} | {row['dtype']} | {int(row['D']) or '-'} | {' | '.join(cells)} |"
+            f" {int(row['requested']) / 1e3:.1f} | {row['over_no_reuse']} | {row['over_with_numbers']} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def misses(rows: list[dict[str, Any]]) -> list[str]:
+    """What is over the limit, or has too few useful bytes."""
+    found = []
+    for row in rows:
+        name, whole = f"{row['case']}, {row['dtype']}, D {row['D']}", int(row["D"]) % 8 == 0
+        if float(row["over_with_numbers"]) > LIMIT:
+            found.append(f"{name}: requested {row['over_with_numbers']}")
+        if whole and row["dtype"] == "float32" and row["useful_rows"] and float(row["useful_rows"]) < USEFUL:
+            found.append(f"{name}: useful {row['useful_rows']}")
+    return found
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.cuda_traffic", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("--widths", nargs="+", type=int, default=list(WIDTHS), metavar="D", help=f"default: {WIDTHS}")
+    add("--cases", nargs="+", choices=list(CUDA_CASES), default=list(CUDA_CASES), metavar="CASE",
+        help=f"of {', '.join(CUDA_CASES)}")  # fmt: skip
+    add("--out", type=Path, default=RESULTS, help="folder (default: bench/results)")
+    args = parser.parse_args(argv)
     emulated = Counting(load(build("traced")))
     install(emulated)
-    g = power_law(400, 8)
-    E = g.num_edges
-    print(f"Model, not a measurement. Power-law graph, {g.num_nodes} nodes, {E} entries, rows of 1 to", end=" ")
-    print(f"{int(g.rowptr.diff().max())} entries; one step.\n")
-    print("| kernel | dtype | D | sectors per entry | useful, rows | useful, all | asked / bound |")
-    print("| --- | --- | --- | --- | --- | --- | --- |")
-    table = []
-    for dtype in (torch.float32, torch.bfloat16):
-        for D in (8, 16, 33, 64, 128, 256):
-            for kernel, sums in measure(emulated, g, D, dtype).items():
-                asked = sum(part[0] for part in sums.values())
-                wanted = sum(part[1] for part in sums.values())
-                row = {
-                    "kernel": kernel, "dtype": str(dtype).removeprefix("torch."), "D": D,
-                    "sectors_per_entry": asked / SECTOR / E, "useful_rows": sums["rows"][1] / sums["rows"][0],
-                    "useful": wanted / asked, "asked_over_bound": asked / bound(kernel, g, D, dtype),
-                }  # fmt: skip
-                table.append(row)
-                numbers = " | ".join(f"{value:.3f}" for value in list(row.values())[3:])
-                print(f"| {kernel} | {row['dtype']} | {D} | {numbers} |", flush=True)
-    RESULTS.write_text(json.dumps(table, indent=1) + "\n")
-
-
-def bound(kernel: str, g: uf.Graph, D: int, dtype: torch.dtype) -> int:
-    """Bytes of the entries and rows if nothing else came along, and no neighbour's row were there already."""
-    N, E, row = g.num_nodes, g.num_edges, D * dtype.itemsize
-    graph = 4 * E + 8 * (N + 1) + 4 * N  # columns, row pointers, the plan
-    if kernel == "edge_dot":
-        return graph + E * (row + dtype.itemsize) + N * row
-    if kernel == "step":
-        return graph + E * row + 4 * N + 2 * N * row  # left, x, out
-    # c of the neighbour, and of the row
-    weighted = graph + E * (row + 4) + 4 * N
-    if kernel == "step, c":
-        return weighted + 4 * N + 2 * N * row
-    return weighted + N * (4 * 4 + 3 * row + 2 * 4 * D)  # rho, b, grad_c twice, u, v, s, grad_x twice
+    progress = Progress()
+    g = power_law_graph(1000, 18)  # with a hub that is cut
+    graphs = {False: g, True: with_weights(g)}
+    wanted = todo({name: CUDA_CASES[name] for name in args.cases}, args.widths)
+    rows, start = [], time.monotonic()
+    for at, (name, dtype, D) in enumerate(wanted):
+        left = (time.monotonic() - start) / at * (len(wanted) - at) if at else 60
+        progress.stage(f"{name}, {dtype_name(dtype)}, D {D} ({at + 1}/{len(wanted)})", left)
+        rows.append(row_of(emulated, name, graphs[CUDA_CASES[name].weighted], D, dtype))
+    args.out.mkdir(parents=True, exist_ok=True)
+    with (args.out / CSV_NAME).open("w", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS)
+        writer.writeheader()
+        writer.writerows(rows)
+    text = table(rows)
+    (args.out / TABLE_NAME).write_text(text)
+    print(text)
+    for line in misses(rows):
+        print(f"misses a goal: {line}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,8 @@ int ada_propagate_bwd(const Launch& launch, const AdaPropagateBwdArgs* calls, in
       }
       return good;
     };
-    return for_vec<T>(all_fit, [&](auto vec) {
+    // 16 bytes of sums: those of 8 values would take more than 64 registers
+    return for_vec<acc_of<T>>(all_fit, [&](auto vec) {
       constexpr int kVec = vec;
       return calls[0].s ? run<AdaPropagateBwd<T, kVec, false>, kVec>(launch, calls, count, together)
                         : run<AdaPropagateBwd<T, kVec, true>, kVec>(launch, calls, count, together);

@@ -28,7 +28,8 @@ int gat_aggregate_fwd(const Launch& launch, const GatAggregateFwdArgs* calls, in
       }
       return good;
     };
-    return for_vec<T>(all_fit, [&](auto vec) {
+    // 16 bytes of sums: those of 8 values would take more than 64 registers
+    return for_vec<acc_of<T>>(all_fit, [&](auto vec) {
       constexpr int kVec = vec;
       return run_heads<GatAggregateFwd<T, kVec>, kVec>(launch, calls, count);
     });
@@ -46,7 +47,8 @@ int gat_aggregate_bwd(const Launch& launch, const GatAggregateBwdArgs* calls, in
       }
       return good;
     };
-    return for_vec<T>(all_fit, [&](auto vec) {
+    // 16 bytes of sums: those of 8 values would take more than 64 registers
+    return for_vec<acc_of<T>>(all_fit, [&](auto vec) {
       constexpr int kVec = vec;
       return calls[0].sends ? run_heads<GatAggregateBwd<T, kVec, true>, kVec>(launch, calls, count)
                             : run_heads<GatAggregateBwd<T, kVec, false>, kVec>(launch, calls, count);

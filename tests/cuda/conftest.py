@@ -30,7 +30,7 @@ def pytest_collection_modifyitems(config, items):
 
 def pytest_terminal_summary(terminalreporter, config):
     if count := config.stash.get(_deselected, 0):
-        terminalreporter.write_line(f"tests/cuda: {count} tests (planted faults, nvcc) are for `make test-cuda`")
+        terminalreporter.write_line(f"tests/cuda: {count} tests (faults, traffic, nvcc) are for `make test-cuda`")
 
 
 @pytest.fixture(scope="session")

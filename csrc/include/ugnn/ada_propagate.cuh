@@ -16,9 +16,9 @@ struct AdaPropagateBwd {
   using Args = AdaPropagateBwdArgs;
   using acc_t = acc_of<T>;
   static constexpr bool kHubs = true;
-  static constexpr int kTogether = 2;
-  // three sums, or sums of 8 values, are too many for 64 registers
-  static constexpr int kBlocksPerSm = sizeof(T) < 8 && (kGatherS || kVec == 8) ? 5 : blocks_per_sm<T>();
+  // as many as 64 registers allow; with kGatherS an entry is two rows
+  static constexpr int kTogether = kGatherS && sizeof(T) == 4 && kVec == 4 ? 1 : 2;
+  static constexpr int kBlocksPerSm = blocks_per_sm<T>();
 
   struct Weights {
     acc_t w, a;  // a_ij (c_i + c_j), a_ij

@@ -221,7 +221,7 @@ struct GatAggregateBwdArgs {
   const void* lse;     // A [N, H]
   const void* stats;   // A [N, H, 3]: dst, lse, t; with sends
   void* partial;       // A [2, num_pieces, H D]
-  void* partial_head;  // A [1, num_pieces, H]
+  void* partial_head;  // A [2, num_pieces, H]
   void* grad_x;        // T, with sends
   void* t;             // A [N, H], without
   void* grad_score;    // A [N, H]

@@ -126,41 +126,43 @@ UGNN_DEVICE void for_heads(const RowArgs& g, const HeadArgs& h, const ColumnArgs
         if (h.seeds) own_bits = mask_bits(h, heads, sends ? j : task.i, sends ? task.i : j);
       }
     }
-    const int rounds = left < lanes.group ? left : lanes.group;
+    // lanes that looked up the entries whose weights are made, and whose rows are added, next
+    int made_source = walk.source + (heads.makes ? heads.maker * kTogether * walk.turn : 0), row_source = walk.source;
+    int rounds = left < lanes.group ? left : lanes.group;
 #pragma unroll 1
-    for (int first = 0; first < rounds; first += at_once) {
+    for (; rounds > 0; rounds -= at_once) {
       decltype(look(0)) scores[kTogether];
       acc_t w[kTogether];
       bool live[kTogether];
       uint32_t kept = 0;
 #pragma unroll
       for (int k = 0; k < kTogether; ++k) {
-        const int source = walk.source + (first + (heads.makes ? heads.maker : 0) * kTogether + k) * walk.turn;
-        const int j = __shfl_sync(kAllLanes, own_j, source);
+        const int j = __shfl_sync(kAllLanes, own_j, made_source + k * walk.turn);
         live[k] = heads.makes && j >= 0;
         if (live[k]) scores[k] = look(j);
-        if (h.seeds) kept |= (__shfl_sync(kAllLanes, own_bits, source) >> heads.made & 1) << k;
+        if (h.seeds) kept |= (__shfl_sync(kAllLanes, own_bits, made_source + k * walk.turn) >> heads.made & 1) << k;
       }
+      made_source += at_once * walk.turn;
       weigh(scores, live, w);
       if (h.seeds) {
 #pragma unroll
         for (int k = 0; k < kTogether; ++k) w[k] = kept >> k & 1 ? w[k] : acc_t(0);
       }
-      const int here = rounds - first < at_once ? rounds - first : at_once;
-      int source = heads.base + heads.own;
+      int maker = heads.base + heads.own;
 #pragma unroll 1
-      for (int e = 0; e < here; e += kTogether, source += h.block_heads) {
+      for (int here = rounds < at_once ? rounds : at_once; here > 0; here -= kTogether, maker += h.block_heads) {
         Raw<T, kVec> rows[kTogether];
 #pragma unroll
         for (int k = 0; k < kTogether; ++k) {
-          const int j = __shfl_sync(kAllLanes, own_j, walk.source + (first + e + k) * walk.turn);
+          const int j = __shfl_sync(kAllLanes, own_j, row_source);
           if (j >= 0 && heads.active) rows[k].load(columns + int64_t(j) * c.width);
+          row_source += walk.turn;
         }
 #pragma unroll
         for (int k = 0; k < kTogether; ++k) {
           acc_t row[kVec];
           rows[k].get(row);
-          add(row, __shfl_sync(kAllLanes, w[k], source));
+          add(row, __shfl_sync(kAllLanes, w[k], maker));
         }
       }
     }
@@ -175,8 +177,7 @@ struct GatAggregateFwd {
   using acc_t = acc_of<T>;
   static constexpr bool kHubs = true;
   static constexpr int kTogether = 2;
-  // vectors of 8 values do not fit 64 registers on all GPUs
-  static constexpr int kBlocksPerSm = kVec == 8 ? 7 : blocks_per_sm<T>();
+  static constexpr int kBlocksPerSm = blocks_per_sm<T>();
   static constexpr acc_t kLowest = std::numeric_limits<acc_t>::lowest(),
                          kNone = -std::numeric_limits<acc_t>::infinity();
 
@@ -293,20 +294,25 @@ struct GatAggregateFwd {
 };
 
 // Rows as receivers: t_i = <g_i, y_i> and dL/dl_i, (A2). kSends: rows as senders, dL/dx_j and dL/dr_j, (A3). A task has
-// a block of heads, or all parts of a wide one, as t and the gradients of scores are sums over them. Sums over entries
-// with z > 0 and over the others are kept apart, so that what cancels is not rounded first.
+// a block of heads, or all parts of a wide one, as t and the gradients of scores are sums over them. Receivers keep
+// sums over entries with z > 0 and over the others apart, so that what cancels is not rounded first.
 template <class T, int kVec, bool kSends>
 struct GatAggregateBwd {
   using Args = GatAggregateBwdArgs;
   using acc_t = acc_of<T>;
   static constexpr bool kHubs = true;
   static constexpr int kTogether = 2;
-  static constexpr int kTotals = kSends ? 1 : 2;
-  // two sums, and scores of two entries, are too many for 64 registers
-  static constexpr int kBlocksPerSm = sizeof(T) == 8 ? blocks_per_sm<T>() : kVec == 8 ? 5 : kVec == 4 ? 6 : 7;
+  // senders keep the sum of a row, and the row itself: too many for 64 registers, on sm_86 also in 16 bits
+  static constexpr int kBlocksPerSm = kSends && kVec == 4 ? 7 : blocks_per_sm<T>();
+  static constexpr int kSums = kSends ? 1 : 2;
 
   struct Scores {
     acc_t score, lse, t;  // lse and t with kSends
+  };
+  struct Sums {
+    // mask alpha <own row, neighbour's row> and alpha, where z > 0 and elsewhere; kSends: e' times both, t times alpha
+    acc_t dots[kSums] = {}, totals[kSums] = {};
+    acc_t row[kVec] = {};  // kSends: mask alpha times the neighbour's row
   };
 
   static UGNN_HOST_DEVICE int columns(const Args& a) { return a.columns.blocks; }
@@ -315,63 +321,43 @@ struct GatAggregateBwd {
     for (int part = 0; part < a.heads.parts; ++part) run_part(a, lanes, task, block, part, hub);
   }
 
-  static UGNN_DEVICE void run_part(const Args& a, const Lanes& lanes, const Task& task, int block, int part, bool hub) {
+  static UGNN_DEVICE void run_part(const Args& a, const Lanes& before, const Task& task, int block, int part,
+                                   bool hub) {
+    Sums sums;
+    if (!hub) sum_entries(a, before, task, Heads(a.heads, before, kVec, block, part), sums);
+    const Lanes lanes = before.again();
     const Heads heads(a.heads, lanes, kVec, block, part);
-    // sum of mask alpha times the neighbour's row where z > 0, and elsewhere
-    acc_t acc[kVec] = {}, negative[kVec] = {};
-    acc_t total[kTotals] = {};  // a+ and a-; kSends: sum of e' alpha t
     if (hub) {
-      sum_pieces(a.partial, 0, a.rows, a.columns, lanes, task, heads.columns(), acc);
-      sum_pieces(a.partial, 1, a.rows, a.columns, lanes, task, heads.columns(), negative);
-      for (int piece = lanes.slot; piece < task.length; piece += lanes.slots) {
-        for (int k = 0; k < kTotals; ++k) {
-          total[k] +=
-              number<acc_t>(a.partial_head, (k * a.rows.num_pieces + task.begin + piece) * a.heads.H + heads.head());
-        }
-      }
-      sum_of_slots(lanes, total);
+      sum_of_pieces(a, lanes, task, heads, sums);
     } else {
-      sum_entries(a, lanes, task, heads, acc, negative, total);
+      for (acc_t& total : sums.totals) total = heads.from_maker(sum_of_makers(a.heads, lanes, heads, total));
       if (task.shared) {
-        sum_of_slots(lanes, acc);
-        sum_of_slots(lanes, negative);
-        sum_of_slots(lanes, total);
+        if (kSends) sum_of_slots(lanes, sums.row);
+        sum_of_slots(lanes, sums.dots);
+        sum_of_slots(lanes, sums.totals);
       }
+      for (acc_t& dot : sums.dots) dot = sum_of_head(a.heads, lanes, heads, dot);
       if (task.piece >= 0) {
-        store_piece(a.partial, 0, a.rows, a.columns, task, heads.columns(), acc);
-        store_piece(a.partial, 1, a.rows, a.columns, task, heads.columns(), negative);
-        if (task.owner && heads.leads && part == 0) {
-          acc_t* to = static_cast<acc_t*>(a.partial_head) + int64_t(task.piece) * a.heads.H + heads.head();
-          for (int k = 0; k < kTotals; ++k) to[int64_t(k) * a.rows.num_pieces * a.heads.H] = total[k];
-        }
+        store_sums(a, task, heads, part, sums);
         return;
       }
     }
-    const acc_t slope = acc_t(a.heads.slope), mask_scale = acc_t(a.heads.mask_scale);
-    acc_t dot_positive = 0, dot_negative = 0;
-    if (task.owner && heads.active) {
-      const int64_t at = int64_t(task.i) * a.columns.width + heads.offset;
-      acc_t row[kVec];
-      load<T>(row, a.own, at);
-      dot_positive = mask_scale * dot(row, acc);
-      dot_negative = mask_scale * dot(row, negative);
-      if (kSends) {
+    if (!task.owner || !heads.active) return;
+    const acc_t mask_scale = acc_t(a.heads.mask_scale), slope = acc_t(a.heads.slope);
+    if (kSends) {
 #pragma unroll
-        for (int k = 0; k < kVec; ++k) acc[k] = mask_scale * (acc[k] + negative[k]);
-        store<T>(a.grad_x, at, acc);
-      }
+      for (int k = 0; k < kVec; ++k) sums.row[k] *= mask_scale;
+      store<T>(a.grad_x, int64_t(task.i) * a.columns.width + heads.offset, sums.row);
     }
-    dot_positive = sum_of_head(a.heads, lanes, heads, dot_positive);
-    dot_negative = sum_of_head(a.heads, lanes, heads, dot_negative);
-    if (!task.owner || !heads.leads) return;
+    if (!heads.leads) return;
     // sums over parts
     const int64_t at = int64_t(task.i) * a.heads.H + heads.head();
+    const acc_t positive = mask_scale * sums.dots[0], negative = mask_scale * sums.dots[kSums - 1];
     if (kSends) {
-      const acc_t grad = dot_positive + slope * dot_negative;
-      add(a.grad_score, at, part, part == 0 ? grad - total[0] : grad);
+      add(a.grad_score, at, part, part == 0 ? positive - sums.totals[0] : positive);
     } else {
-      add(a.t, at, part, dot_positive + dot_negative);
-      add(a.grad_score, at, part, (1 - slope) * (dot_positive * total[kTotals - 1] - dot_negative * total[0]));
+      add(a.t, at, part, positive + negative);
+      add(a.grad_score, at, part, (1 - slope) * (positive * sums.totals[kSums - 1] - negative * sums.totals[0]));
     }
   }
 
@@ -380,14 +366,47 @@ struct GatAggregateBwd {
     *to = part == 0 ? value : *to + value;
   }
 
+  // Where the dots of a piece are: in the first column of the head, or of the part
+  static UGNN_DEVICE int64_t dot_of(const Args& a, const Heads& heads, int k, int64_t piece) {
+    return (int64_t(kSends + k) * a.rows.num_pieces + piece) * a.columns.width + heads.offset;
+  }
+
+  static UGNN_DEVICE void store_sums(const Args& a, const Task& task, const Heads& heads, int part, const Sums& sums) {
+    if (kSends) store_piece(a.partial, 0, a.rows, a.columns, task, heads.columns(), sums.row);
+    if (!task.owner || !heads.leads) return;
+    acc_t* totals = static_cast<acc_t*>(a.partial_head) + int64_t(task.piece) * a.heads.H + heads.head();
+    for (int k = 0; k < kSums; ++k) {
+      static_cast<acc_t*>(a.partial)[dot_of(a, heads, k, task.piece)] = sums.dots[k];
+      if (part == 0) totals[int64_t(k) * a.rows.num_pieces * a.heads.H] = sums.totals[k];
+    }
+  }
+
+  static UGNN_DEVICE void sum_of_pieces(const Args& a, const Lanes& lanes, const Task& task, const Heads& heads,
+                                        Sums& sums) {
+    if (kSends) sum_pieces(a.partial, 0, a.rows, a.columns, lanes, task, heads.columns(), sums.row);
+    for (int piece = lanes.slot; piece < task.length && heads.leads; piece += lanes.slots) {
+      const int64_t n = task.begin + piece;
+      for (int k = 0; k < kSums; ++k) {
+        sums.dots[k] += number<acc_t>(a.partial, dot_of(a, heads, k, n));
+        sums.totals[k] += number<acc_t>(a.partial_head, (k * a.rows.num_pieces + n) * a.heads.H + heads.head());
+      }
+    }
+    sum_of_slots(lanes, sums.dots);
+    sum_of_slots(lanes, sums.totals);
+  }
+
   static UGNN_DEVICE void sum_entries(const Args& a, const Lanes& lanes, const Task& task, const Heads& heads,
-                                      acc_t (&acc)[kVec], acc_t (&negative)[kVec], acc_t (&total)[kTotals]) {
+                                      Sums& sums) {
     const int H = a.heads.H;
     const acc_t slope = acc_t(a.heads.slope);
     const int64_t own = int64_t(task.i) * H + heads.made_head();
     const acc_t score = number<acc_t>(kSends ? a.src : a.dst, own);
     const acc_t lse_i = kSends ? acc_t(0) : number<acc_t>(a.lse, own);
     const acc_t* neighbours = static_cast<const acc_t*>(kSends ? a.stats : a.src);
+    Raw<T, kVec> own_row;
+    if (task.length > 0 && heads.active) {
+      own_row.load(static_cast<const T*>(a.own) + int64_t(task.i) * a.columns.width + heads.offset);
+    }
     for_heads<T, kVec, kTogether>(
         a.rows, a.heads, a.columns, a.table, lanes, task, heads, kSends,
         [&](int j) -> Scores {
@@ -403,10 +422,10 @@ struct GatAggregateBwd {
               const acc_t z = score + scores[k].score;
               const acc_t alpha = std::exp(leaky_relu(z, slope) - scores[k].lse);
               if (kSends) {
-                total[0] += (z > 0 ? alpha : slope * alpha) * scores[k].t;
+                sums.totals[0] += (z > 0 ? alpha : slope * alpha) * scores[k].t;
               } else {
-                total[0] += z > 0 ? alpha : acc_t(0);
-                total[kTotals - 1] += z > 0 ? acc_t(0) : alpha;
+                sums.totals[0] += z > 0 ? alpha : acc_t(0);
+                sums.totals[kSums - 1] += z > 0 ? acc_t(0) : alpha;
               }
               // the weight with the sign of z: it is not negative itself
               w[k] = z > 0 ? alpha : -alpha;
@@ -414,10 +433,17 @@ struct GatAggregateBwd {
           }
         },
         [&](const acc_t(&row)[kVec], acc_t w) {
-          add_product(acc, w > 0 ? w : acc_t(0), row);
-          add_product(negative, w > 0 ? acc_t(0) : -w, row);
+          acc_t own_values[kVec];
+          own_row.get(own_values);
+          const acc_t weight = w > 0 ? w : -w, product = weight * dot(own_values, row);
+          if (kSends) {
+            sums.dots[0] += w > 0 ? product : slope * product;
+            add_product(sums.row, weight, row);
+          } else {
+            sums.dots[0] += w > 0 ? product : acc_t(0);
+            sums.dots[kSums - 1] += w > 0 ? acc_t(0) : product;
+          }
         });
-    for (acc_t& part : total) part = heads.from_maker(sum_of_makers(a.heads, lanes, heads, part));
   }
 };
 

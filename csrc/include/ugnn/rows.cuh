@@ -30,12 +30,16 @@ constexpr int kMinGroup = 4;        // entries of a slot are looked up `group` a
 struct Lanes {
   int lane, group, slots, slot, column;  // column: which lane of its slot
 
-  UGNN_DEVICE explicit Lanes(int lanes_of_a_slot)
-      : lane(int(threadIdx.x) % kWarp),
+  UGNN_DEVICE explicit Lanes(int lanes_of_a_slot) : Lanes(int(threadIdx.x) % kWarp, lanes_of_a_slot) {}
+  UGNN_DEVICE Lanes(int lane_, int lanes_of_a_slot)
+      : lane(lane_),
         group(lanes_of_a_slot),
         slots(kWarp / lanes_of_a_slot),
         slot(lane / lanes_of_a_slot),
         column(lane % lanes_of_a_slot) {}
+
+  // The same, computed again from what the compiler does not see through: nothing need be kept in registers till then.
+  UGNN_DEVICE Lanes again() const { return Lanes(__shfl_sync(kAllLanes, lane, lane), group); }
 };
 
 // The columns of a lane.
