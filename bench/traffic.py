@@ -36,8 +36,8 @@ from ugnn_fast.kernels import _launch
 from ugnn_fast.kernels.tune import power_law_graph
 
 import ugnn_fast as uf
-from bench.contenders import dtype_name
-from bench.run import Progress
+from bench.machine import Progress
+from bench.registry import dtype_name
 from ugnn_fast._backend import _interpreting
 
 CSV_NAME, TABLE_NAME = "traffic.csv", "traffic.md"
