@@ -39,7 +39,8 @@ def pyg(s: Structure) -> Product:
 def dgl(s: Structure) -> Product:
     import dgl
 
-    graph = dgl.graph((s.col, s.row), num_nodes=s.N).formats("csc")
+    graph = dgl.graph((s.col, s.row), num_nodes=s.N)
+    graph.create_formats_()  # for products, their transposes and products per edge
     return lambda w, h: dgl.ops.u_mul_e_sum(graph, h, w[:, None])
 
 

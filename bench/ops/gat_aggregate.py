@@ -80,7 +80,8 @@ def dgl(problem: Problem) -> Calls:
     import dgl
 
     row, col = problem.g.edge_index
-    graph = dgl.graph((col, row), num_nodes=problem.g.num_nodes).formats(["csc", "csr", "coo"])
+    graph = dgl.graph((col, row), num_nodes=problem.g.num_nodes)
+    graph.create_formats_()
 
     def attention(x: Tensor, src: Tensor, dst: Tensor) -> Tensor:
         e = F.leaky_relu(dgl.ops.u_add_v(graph, src[:, :, None], dst[:, :, None]), 0.2)
