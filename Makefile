@@ -2,10 +2,12 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# sees .venv and has peers of its own, some of which have to be built
+BENCH := .venv-bench
 # the CPU build of this version; without a pin pip may bring gigabytes of GPU libraries
 TORCH := torch==2.13.0
 NATIVE := $(shell find csrc -type f) CMakeLists.txt setup.py pyproject.toml
-CPP := $(shell find csrc tests/csrc tests/cuda -name '*.cpp' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh')
+CPP := $(shell find csrc bench tests/csrc tests/cuda -name '*.cpp' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh')
 # nobody shall wait for nvcc who did not ask for it
 export UGNN_CUDA ?= 0
 
@@ -43,20 +45,30 @@ format: $(VENV)/.test
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(CPP)
 
-bench: $(VENV)/.test  ## compare ada_propagate with its peers; the larger graphs need UGNN_DATA
-	$(BIN)/python -m bench.run
+bench: $(BENCH)/.peers  ## time everything against all peers that install (hours); the larger graphs need UGNN_DATA
+	$(BENCH)/bin/python -m ugnn_fast.cli bench --threads 1 2 $(BENCH_OPTIONS)
 
 experiments: $(VENV)/.run  ## the paper's tables and figures; the data sets need UGNN_DATA
 	$(BIN)/ugnn-fast reproduce all
 
 bench-quick: $(VENV)/.test
-	$(BIN)/python -m bench.run --quick
+	$(BIN)/ugnn-fast bench --quick
 
 datasets: $(VENV)/.test  ## make the shipped data sets again
 	$(BIN)/python scripts/make_datasets.py
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info ugnn_fast/_C*.so
+	rm -rf $(VENV) $(BENCH) build dist *.egg-info ugnn_fast/_C*.so
+
+# a peer that cannot be installed is named, and left out of the run
+$(BENCH)/.peers: $(VENV)/.test
+	$(BIN)/python -m venv $(BENCH)
+	$(BIN)/python -c "import sysconfig; print('import site; site.addsitedir(%r)' % sysconfig.get_path('purelib'))" \
+	    > $$($(BENCH)/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/venv.pth
+	-$(BENCH)/bin/pip install -q numba
+	-$(BENCH)/bin/pip install -q dgl==1.1.3
+	-$(BENCH)/bin/pip install -q --no-build-isolation torch_scatter torch_sparse
+	touch $@
 
 $(VENV)/.base:
 	$(PYTHON) -m venv $(VENV)

@@ -1,1 +1,1 @@
-"""Benchmarks of ugnn_fast against other ways to compute the same: `python -m bench.run --help`."""
+"""Benchmarks of ugnn_fast against other ways to compute the same: `ugnn-fast bench --help`."""

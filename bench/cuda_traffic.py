@@ -24,8 +24,8 @@ import torch
 from ugnn_fast.kernels.tune import power_law_graph
 
 import ugnn_fast as uf
-from bench.contenders import dtype_name
-from bench.run import Progress
+from bench.machine import Progress
+from bench.registry import dtype_name
 from bench.traffic import WIDTHS as WHOLE
 from bench.traffic_cases import CUDA_CASES, DTYPES, Case, with_weights
 from tests.cuda.emulated import Emulated, build, install, load

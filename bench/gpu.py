@@ -11,53 +11,47 @@ Without a GPU the same code runs in Triton's interpreter on a toy graph, to show
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import re
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import torch
 import triton
-from torch import Tensor
 from ugnn_fast.kernels import _launch
-from ugnn_fast.kernels.tune import power_law_graph
 
 import ugnn_fast as uf
-from bench import report
-from bench.baselines.structure import Structure
+from bench import graphs, report
+from bench.baselines.products import PRODUCTS
 from bench.baselines.torch_csr import TorchCsr
 from bench.baselines.torch_csr_factored import TorchCsrFactored
 from bench.baselines.torch_csr_plain import TorchCsrPlain
-from bench.contenders import (
+from bench.machine import RESULTS, Progress, commit, now
+from bench.ops.ada_propagate import OP, ours, torch_csr, torch_scatter, with_product
+from bench.registry import (
     MODES,
     OURS,
-    Calls,
+    Case,
     Contender,
+    Problem,
     dtype_name,
-    model_bytes,
-    ours,
-    torch_csr,
-    torch_scatter,
-    torch_scatter_refuses,
-    with_autograd,
+    node_problem,
+    parse_case,
+    refuse_messages,
 )
-from bench.graphs import Problem, Shape, make_problem, parse_shape
-from bench.run import Progress, checked_calls, commit
+from bench.run import checked_calls
 from bench.timing import MIN_SAMPLES, Call, Samples
 from bench.traffic import in_interpreter
 from ugnn_fast._backend import _interpreting
 
-GENERATED = "power_law"
 SHAPES = (
     "cora:7:10", "large_ogbn_arxiv:40:10",
-    *(f"{GENERATED}:{D}:10" for D in (8, 16, 40, 64, 128)),
+    *(f"power_law-2e5-3e6:{D}:10" for D in (8, 16, 40, 64, 128)),
 )  # fmt: skip
-TOY = Shape(GENERATED, 8, 2)
+TOY = Case(OP.name, graphs.TOY, 8, 2)
 COLUMNS = [
     "date", "op", "contender", "mode", "graph", "N", "E", "D", "K", "dtype", "p20_ms", "p50_ms", "p80_ms", "samples",
     "peak_mb", "no_reuse_mb", "gb_per_s", "copy_share", "compulsory_ms", "no_reuse_ms", "speedup", "best_other",
@@ -65,57 +59,19 @@ COLUMNS = [
 ]  # fmt: skip
 
 
-def _stored_weights(s: Structure, c: Tensor) -> tuple[Tensor, Tensor]:
-    """b [N] and the weights of the edges [E], by operations that torch differentiates."""
-    mean = torch.zeros_like(c).index_add(0, s.row, c[s.col]) / s.degree
-    b = 1 / (2 + c + mean)
-    return b, (c[s.row] + c[s.col]) * s.norm * b[s.row]
-
-
-def _steps(problem: Problem, product: Callable[[Tensor, Tensor], Tensor], s: Structure) -> Calls:
-    """K steps with product(edge weights, H), and torch's autograd."""
-
-    def propagate(x: Tensor, c: Tensor) -> Tensor:
-        b, w = _stored_weights(s, c)
-        base, h = 2 * b[:, None] * x, x
-        for _ in range(problem.K):
-            h = base + product(w, h)
-        return h
-
-    return with_autograd(problem, propagate)
-
-
-def _pyg(problem: Problem) -> Calls:
-    from bench.baselines.pyg_messages import WeightedMessages
-
-    layer, s = WeightedMessages(), Structure(problem.g)
-    edge_index = problem.g.edge_index.long()
-    return _steps(problem, lambda w, h: layer(h, edge_index, w), s)
-
-
-def _dgl(problem: Problem) -> Calls:
-    import dgl
-
-    s = Structure(problem.g)
-    graph = dgl.graph((s.col, s.row), num_nodes=s.N).formats("csc")
-    return _steps(problem, lambda w, h: dgl.ops.u_mul_e_sum(graph, h, w[:, None]), s)
-
-
-def _needs(module: str) -> Callable[[Problem], str | None]:
-    return lambda problem: None if importlib.util.find_spec(module) else f"{module} is not installed"
-
-
 def contenders() -> dict[str, Contender]:
     """Ours by every backend for GPUs that runs here, and the others."""
     of_us = [name for name in ("triton", "cuda") if uf.backends()[name].runs]
     found = [
         *(Contender(f"{OURS} {name}", ours(name), f'backend="{name}", memory="save"') for name in of_us),
-        Contender("torch_scatter", torch_scatter, "gather and index_add", refuse=torch_scatter_refuses),
+        Contender("torch_scatter", torch_scatter, "gather and index_add", refuse=refuse_messages),
         Contender("torch_csr_plain", torch_csr(TorchCsrPlain), "stored edge weights, cuSPARSE, backward by hand"),
-        Contender("torch_csr", torch_csr(TorchCsr), "the same, tuned: memory reused, sampled product", tuned=True),
-        Contender("torch_csr_factored", torch_csr(TorchCsrFactored), "our factorisation with cuSPARSE", tuned=True),
-        Contender("pyg", _pyg, "MessagePassing with edge weights", refuse=_needs("torch_geometric")),
-        Contender("dgl", _dgl, "u_mul_e_sum with edge weights", refuse=_needs("dgl")),
+        Contender("torch_csr", torch_csr(TorchCsr), "the same, tuned: memory reused, sampled product"),
+        Contender("torch_csr_factored", torch_csr(TorchCsrFactored), "our factorisation with cuSPARSE"),
+        *(
+            Contender(name, with_product(PRODUCTS[name][0]), PRODUCTS[name][3], needs=PRODUCTS[name][1])
+            for name in ("pyg", "dgl")
+        ),
         *(Contender(f"{OURS} {name}", ours(name), "16-bit tables", dtype=torch.bfloat16) for name in of_us),
     ]
     return {contender.label: contender for contender in found}
@@ -198,7 +154,7 @@ def measure(calls: dict[str, Call], repeats: int, device: Device) -> dict[str, S
 
 
 def rows_of(
-    shape: Shape, problem: Problem, mode: str, samples: dict[str, Samples], errors: dict[str, float],
+    shape: Case, problem: Problem, mode: str, samples: dict[str, Samples], errors: dict[str, float],
     peaks: dict[str, float | None], bandwidth: float, common: dict[str, object],
 ) -> list[dict[str, object]]:  # fmt: skip
     """The CSV rows of one shape and mode."""
@@ -211,7 +167,7 @@ def rows_of(
     for label, taken in samples.items():
         p20, median, p80 = taken.quantiles()
         s = every[label].dtype.itemsize
-        moved = model_bytes(mode, N, E, D, K, s)
+        moved = OP.work(problem, mode, s).bytes(s)
         # rows of neighbours once each in place of once per entry, in one pass or in two
         least = moved - (1 if mode == "fwd" else 2) * K * (E - N) * D * s
         peak = peaks[label]
@@ -262,37 +218,35 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def run_shape(
-    shape: Shape, graph: uf.Graph, device: Device, args: argparse.Namespace, bandwidth: float,
+    shape: Case, graph: uf.Graph, device: Device, args: argparse.Namespace, bandwidth: float,
     common: dict[str, object], say: Callable[[str], None],
 ) -> tuple[list[dict[str, object]], bool]:  # fmt: skip
     """Rows of one shape, and whether every contender was right."""
-    problem = make_problem(graph, shape.D, shape.K).on(device.device)
+    problem = node_problem(graph, shape.D, shape.K).on(device.device)
     every = contenders()
-    calls, errors, all_right = checked_calls(problem, [every[name] for name in args.contenders or every], say)
+    chosen = [every[name] for name in args.contenders or every]
+    checked = checked_calls(OP, problem, chosen, say)
+    calls = checked.calls
     rows = []
     for mode in args.modes if calls else ():
         of_mode = {label: made[mode] for label, made in calls.items()}
         samples = measure(of_mode, args.repeats, device)
         peaks = {label: device.peak_mb(call) for label, call in of_mode.items()}
-        rows += rows_of(shape, problem, mode, samples, errors, peaks, bandwidth, common)
-    return rows, all_right
+        rows += rows_of(shape, problem, mode, samples, checked.max_error, peaks, bandwidth, common)
+    return rows, checked.all_right
 
 
 def run_toy(args: argparse.Namespace) -> int:
     """What a GPU would run, on a graph that the interpreter can stand."""
     device, progress = Device(), Progress()
-    common = {"date": datetime.now(timezone.utc).isoformat(timespec="seconds"), **device.machine()}
-    graph, bandwidth = power_law_graph(60, 5), device.copy_bandwidth()
+    common = {"date": now(), **device.machine()}
+    graph, bandwidth = graphs.toy().graph, device.copy_bandwidth()
     rows, all_right = run_shape(TOY, graph, device, args, bandwidth, common, progress.say)
     table(rows)
     for label in dict.fromkeys(str(row["contender"]) for row in rows):
         print(f"{label}: right")
     print("works: no GPU was found, so this was Triton's interpreter on a toy graph, and no speed is shown")
     return 0 if all_right and rows else 1
-
-
-def load(shape: Shape) -> uf.Graph:
-    return power_law_graph(200_000, 15) if shape.graph == GENERATED else uf.datasets.load(shape.graph).graph
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
@@ -304,10 +258,10 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     add("--modes", nargs="+", choices=MODES, default=list(MODES), help="fwd: H; fwdbwd: H, dX and dC (default: both)")
     add("--contenders", nargs="+", metavar="NAME", help="only these (default: all that can run)")
     add("--repeats", type=int, default=30, help=f"samples of each, at least {MIN_SAMPLES} (default: 30)")
-    add("--out", type=Path, default=Path(__file__).parent / "results", help="folder (default: bench/results)")
+    add("--out", type=Path, default=RESULTS, help="folder (default: bench/results)")
     args = parser.parse_args(argv)
     try:
-        args.shapes = [parse_shape(text) for text in args.shapes]
+        args.shapes = [parse_case(OP.name, text) for text in args.shapes]
     except ValueError as error:
         parser.error(str(error))
     if args.repeats < MIN_SAMPLES:
@@ -326,7 +280,7 @@ def main(argv: list[str] | None = None) -> int:
             return run_toy(args)
         return in_interpreter("bench.gpu", sys.argv[1:] if argv is None else argv)
     device, progress = Device(), Progress()
-    common = {"date": datetime.now(timezone.utc).isoformat(timespec="seconds"), **device.machine()}
+    common = {"date": now(), **device.machine()}
     name = re.sub(r"[^A-Za-z0-9]+", "_", str(common["gpu"])).strip("_")
     path = args.out / f"gpu_{name}.csv"
     args.out.mkdir(parents=True, exist_ok=True)
@@ -337,7 +291,7 @@ def main(argv: list[str] | None = None) -> int:
     for at, shape in enumerate(args.shapes):
         progress.say(f"{shape} ({at + 1}/{len(args.shapes)})")
         try:
-            graph = load(shape)
+            graph = graphs.load(shape.graph).graph
         except (ValueError, OSError) as missing:
             progress.say(f"{shape} is left out: {missing}")
             continue

@@ -1,104 +1,79 @@
-"""The shapes that are measured, and the problem made of each: graph, inputs, float64 result."""
+"""The graphs that are measured: data sets by name, generated ones by size, and a toy."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import functools
+import os
 
+import numpy as np
 import torch
-from torch import Tensor
 
 import ugnn_fast as uf
-from ugnn_fast import reference
+from bench.machine import ROOT
+from ugnn_fast.datasets import Dataset
+
+TOY = "toy"
+GENERATED = "power_law-"
+_LARGE = 1_000_000
 
 
-@dataclass(frozen=True)
-class Shape:
-    """A data set of uf.datasets.load, a width D and a number of steps K."""
+def power_law(N: int, E: int, seed: int = 0) -> uf.Graph:
+    """N nodes and about E stored entries (both directions and loops), by the model of Chung and Lu.
 
-    graph: str
-    D: int
-    K: int
-
-    def __str__(self) -> str:
-        return f"{self.graph}:{self.D}:{self.K}"
-
-
-SHAPES = {
-    shape.graph: shape
-    for shape in (
-        Shape("cora", 7, 10),
-        Shape("pubmed", 3, 10),
-        Shape("coauthor_physics", 5, 5),
-        Shape("large_ogbn_arxiv", 40, 10),
-        Shape("large_cnr2000", 16, 10),
-    )
-}
-QUICK = ("cora", "pubmed")
-# our bfloat16 storage is measured too where rows are wide enough for it to matter
-BFLOAT16 = ("large_ogbn_arxiv",)
-
-# columns of the float64 reference are computed in blocks of about this size
-_REFERENCE_BYTES = 2 << 30
-
-
-def parse_shape(text: str) -> Shape:
-    """A name of SHAPES, or GRAPH:D:K for any data set."""
-    if text in SHAPES:
-        return SHAPES[text]
-    try:
-        graph, D, K = text.split(":")
-        shape = Shape(graph, int(D), int(K))
-    except ValueError:
-        raise ValueError(f"a shape must be one of {', '.join(SHAPES)}, or GRAPH:D:K, got {text!r}") from None
-    if shape.D < 1 or shape.K < 1:
-        raise ValueError(f"a shape must have D >= 1 and K >= 1, got {text!r}")
-    return shape
-
-
-@dataclass(frozen=True)
-class Problem:
-    """Inputs of one K-step propagation: x, grad (of the result) [N, D], c [N]."""
-
-    g: uf.Graph
-    x: Tensor
-    c: Tensor
-    grad: Tensor
-    K: int
-
-    def to(self, dtype: torch.dtype) -> Problem:
-        """The same with x and grad in another type; c stays float32."""
-        return replace(self, x=self.x.to(dtype), grad=self.grad.to(dtype))
-
-    def on(self, device: torch.device) -> Problem:
-        """The same on another device."""
-        tensors = {name: getattr(self, name).to(device) for name in ("g", "x", "c", "grad")}
-        return replace(self, **tensors)
-
-
-def make_problem(g: uf.Graph, D: int, K: int) -> Problem:
-    """Normal x and grad, c = 9 sigmoid(normal) as a trained model has it; always the same numbers."""
-    random = torch.Generator().manual_seed(0)
-    x, grad = torch.randn(2, g.num_nodes, D, generator=random)
-    c = 9 * torch.randn(g.num_nodes, generator=random).sigmoid()
-    return Problem(g, x, c, grad, K)
-
-
-def reference_results(problem: Problem) -> tuple[Tensor, Tensor, Tensor]:
-    """H, dX [N, D] and dC [N] in float64, by autograd through the plain reference.
-
-    Columns of x never mix, so they are done in blocks: all at once would take K E D values.
+    The ends of an edge have chances as 1 / rank^0.6; nodes are in random order. Duplicates collapse, so pairs are drawn
+    until there are enough.
     """
-    g, K = problem.g, problem.K
-    D = problem.x.shape[1]
-    block = max(1, _REFERENCE_BYTES // (8 * max(g.num_edges, 1) * (K + 4)))
-    h, grad_x, grad_c = [], [], torch.zeros(g.num_nodes, dtype=torch.float64, device=g.device)
-    for start in range(0, D, block):
-        part = slice(start, start + block)
-        x = problem.x[:, part].double().requires_grad_()
-        c = problem.c.double().requires_grad_()
-        out = reference.ada_propagate(g, x, c, K)
-        gx, gc = torch.autograd.grad(out, (x, c), problem.grad[:, part].double())
-        h.append(out.detach())
-        grad_x.append(gx)
-        grad_c += gc
-    return torch.cat(h, 1), torch.cat(grad_x, 1), grad_c
+    rng = np.random.default_rng(seed)
+    chance = np.cumsum(np.arange(1, N + 1, dtype=np.float64) ** -0.6)
+    wanted = (E - N) // 2
+    codes = np.empty(0, np.int64)
+    while len(codes) < wanted:
+        drawn = rng.random((2, int(1.1 * (wanted - len(codes))) + 16)) * chance[-1]
+        low, high = np.sort(np.searchsorted(chance, drawn), axis=0)
+        codes = np.union1d(codes, (low * N + high)[low != high])
+    codes = rng.permutation(codes)[:wanted]
+    order = rng.permutation(N)
+    edge_index = torch.from_numpy(np.stack([order[codes // N], order[codes % N]]))
+    return uf.Graph.from_edge_index(edge_index, N, symmetrize=True)
+
+
+def toy() -> Dataset:
+    """70 nodes, a hub, nodes with nothing but their loop, features and labels."""
+    random = torch.Generator().manual_seed(1)
+    pairs = torch.randint(0, 60, (2, 150), generator=random)
+    hub = torch.stack([torch.zeros(50, dtype=torch.long), torch.arange(50)])
+    graph = uf.Graph.from_edge_index(torch.cat([pairs, hub], 1), 70, symmetrize=True)
+    x = torch.rand(70, 20, generator=random) * (torch.rand(70, 20, generator=random) < 0.3)
+    y = torch.randint(0, 3, (70,), generator=random)
+    return Dataset(TOY, graph, x.to_sparse_csr(), y, [tuple(torch.arange(70).split([20, 20, 30]))])
+
+
+@functools.lru_cache(maxsize=2)
+def load(name: str) -> Dataset:
+    """A data set of uf.datasets.load, "toy", or "power_law-N-E", which has no features."""
+    if name == TOY:
+        return toy()
+    if not name.startswith(GENERATED):
+        return uf.datasets.load(name)
+    try:
+        N, E = (int(float(size)) for size in name.removeprefix(GENERATED).split("-"))
+    except ValueError:
+        raise ValueError(f"a generated graph must be {GENERATED}N-E, such as {GENERATED}1e6-2e7, got {name}") from None
+    if not (0 < N < 2**31 and N <= E <= N * (N + 1) // 4):
+        raise ValueError(f"{name} must have 0 < N <= E, and at most a quarter of all pairs")
+    return Dataset(name, _kept(name, N, E), None, None, [])
+
+
+def _kept(name: str, N: int, E: int) -> uf.Graph:
+    """power_law(N, E); large ones are made once and kept in the folder build."""
+    path = ROOT / "build" / "bench" / f"{name}.npz"
+    if path.exists():
+        with np.load(path) as file:
+            return uf.Graph.from_csr(file["rowptr"], file["col"])
+    graph = power_law(N, E)
+    if E > _LARGE:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        new = path.with_suffix(f".{os.getpid()}.npz")
+        np.savez(new, rowptr=graph.rowptr.numpy(), col=graph.col.numpy())
+        new.replace(path)
+    return graph

@@ -1,6 +1,6 @@
 """`python -m bench.replicas`: an epoch of R runs side by side, of one run, and of torch_geometric's model.
 
-An epoch is a training step and an evaluation. The contenders take turns, as in bench.run. Results are appended to
+An epoch is a training step and an evaluation. The contenders take turns, as in ugnn-fast bench. Results are appended to
 results/replicas.csv, and results/replicas.md is the table of the run.
 """
 
@@ -18,7 +18,8 @@ import torch.nn.functional as F
 from torch import nn
 
 import ugnn_fast as uf
-from bench.run import Progress, machine
+from bench.machine import RESULTS, Progress, machine
+from bench.ops.epoch import epoch_of
 from bench.timing import fix_threads, measure
 from ugnn_fast.datasets import Dataset, row_normalize
 from ugnn_fast.experiments import Run, Settings, Trainer, settings_for
@@ -73,23 +74,9 @@ def pyg_model(name: str, data: Dataset, settings: Settings) -> nn.Module | None:
 
 def pyg_epoch(network: nn.Module, data: Dataset, settings: Settings) -> Callable[[], object]:
     """The epoch of Trainer with a model of torch_geometric, on dense features, as its users write it."""
-    assert data.x is not None and data.y is not None
-    x, y = row_normalize(data.x).to_dense(), data.y
+    assert data.x is not None
     edge_index = data.graph.edge_index[:, data.graph.edge_index[0] != data.graph.edge_index[1]]
-    train, val, test = data.splits[0]
-    optimizer = torch.optim.Adam(network.parameters(), lr=settings.lr, weight_decay=settings.weight_decay)
-
-    def epoch() -> object:
-        network.train()
-        optimizer.zero_grad()
-        F.cross_entropy(network(x, edge_index)[train], y[train]).backward()
-        optimizer.step()
-        network.eval()
-        with torch.no_grad():
-            right = network(x, edge_index).argmax(-1) == y
-            return [right[part].float().mean().item() for part in (train, val, test)]
-
-    return epoch
+    return epoch_of(network, (row_normalize(data.x).to_dense(), edge_index), data, settings)
 
 
 def row_of(name: str, model: str, replicas: int, pyg: bool, repeats: int, seconds: float) -> dict[str, object]:
@@ -146,11 +133,11 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--seconds", type=float, default=8.0, help="for each data set and model (default: 8)")
     parser.add_argument("--threads", type=int)
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
+    parser.add_argument("--out", type=Path, default=RESULTS)
     args = parser.parse_args(argv)
     threads = args.threads or torch.get_num_threads()
     fix_threads(threads)
-    about = machine(threads)
+    about = {**machine(), "threads": threads}
     about["date"] = datetime.now(timezone.utc).strftime("%Y-%m-%d")
     progress, rows = Progress(), []
     for name in args.datasets:

@@ -1,81 +1,129 @@
-"""The CSV of a run, and `python -m bench.report`: a Markdown table and a picture of the latest run in it.
+"""The CSV of a run, and a Markdown table of the latest run in it.
 
 The file is appended to and never edited; the rows of one run share their date.
 """
 
 from __future__ import annotations
 
-import argparse
 import csv
-import sys
+from dataclasses import dataclass
 from pathlib import Path
 
-from bench.contenders import CONTENDERS, MODES, OURS, dtype_name, model_bytes
-from bench.graphs import Problem, Shape
-from bench.timing import Samples
+from bench import bound
+from bench.registry import OURS, Case, Contender, Op, Problem, dtype_name
+from bench.timing import MIN_SAMPLES, Samples
 
-CSV_NAME, TABLE_NAME, PICTURE_NAME = "ada_propagate.csv", "ada_propagate.md", "ada_propagate.png"
+CSV_NAME, TABLE_NAME = "bench.csv", "bench.md"
 
 # fmt: off
 COLUMNS = [
     "date", "op", "contender", "mode",
-    "graph", "N", "E", "D", "K", "dtype",
+    "graph", "N", "E", "D", "K", "dtype", "threads",
     "p20_ms", "p50_ms", "p80_ms", "samples", "rejected_share",
     "peak_mb",
-    "model_mb", "gb_per_s", "copy_share",
-    "speedup", "best_other", "max_error",
+    "model_mb", "gb_per_s", "bound_ms", "bound_share",
+    "speedup", "best_peer", "speedup_all", "best_other", "max_error",
+    "table_mb", "note",
     "copy_gb_per_s", "triad_gb_per_s",
-    "machine", "cores", "threads", "torch", "ugnn_fast", "isa", "commit",
+    "machine", "cores", "torch", "ugnn_fast", "isa", "commit",
 ]
 # fmt: on
 
 
-def rows_of(
-    shape: Shape,
-    problem: Problem,
-    mode: str,
-    samples: dict[str, Samples],
-    max_error: dict[str, float],
-    peaks: dict[str, dict[str, float]],
-    bandwidth: dict[str, float],
-    common: dict[str, object],
-) -> list[dict[str, object]]:
-    """The CSV rows of one shape and mode."""
-    N, E = problem.g.num_nodes, problem.g.num_edges
-    p50 = {label: s.quantiles()[1] for label, s in samples.items()}
-    others = {label: ms for label, ms in p50.items() if CONTENDERS[label].name != OURS}
-    best = min(others, key=others.__getitem__, default=None)
+@dataclass
+class Measured:
+    """What a case gave in one mode with one number of threads."""
+
+    op: Op
+    case: Case
+    problem: Problem
+    mode: str
+    threads: int
+    samples: dict[str, Samples]
+    max_error: dict[str, float]
+    peaks: dict[str, dict[str, float]]
+    bounds: dict[str, tuple[object, str]]  # label -> call, how it is done
+
+    def identity(self, name: str, dtype: str) -> dict[str, object]:
+        g, case = self.problem.g, self.case
+        return {
+            **{"op": case.op, "contender": name, "mode": self.mode, "graph": case.graph},
+            **{"N": g.num_nodes, "E": g.num_edges, "D": case.D, "K": case.K, "dtype": dtype},
+            "threads": self.threads,
+        }
+
+    def contender(self, label: str) -> Contender | None:
+        """None for a bare gather."""
+        return self.op.by_name.get(label)
+
+    def best(self, fused: bool) -> str | None:
+        """The fastest of the others that give the result; without kernels of our own, unless fused."""
+        medians = {
+            label: taken.quantiles()[1]
+            for label, taken in self.samples.items()
+            if (c := self.contender(label)) is not None and not c.ours and c.exact and (fused or not c.fused)
+        }
+        return min(medians, key=medians.__getitem__, default=None)
+
+
+def rows_of(found: Measured, bandwidth: dict[str, float], common: dict[str, object]) -> list[dict[str, object]]:
+    """The CSV rows, a contender each; bare gathers last."""
+    p50 = {label: taken.quantiles()[1] for label, taken in found.samples.items()}
+    peer, other = found.best(False), found.best(True)
     rows = []
-    for label, taken in samples.items():
-        contender = CONTENDERS[label]
+    for label, taken in found.samples.items():
+        contender = found.contender(label)
+        half = "bfloat16" in label
+        itemsize = 2 if half else 4
+        work = found.op.work(found.problem, found.mode, itemsize)
+        gathered = f"{bound.LABEL} bfloat16" if half else bound.LABEL
         p20, median, p80 = taken.quantiles()
-        moved = model_bytes(mode, N, E, shape.D, shape.K, contender.dtype.itemsize)
-        rate = moved / median / 1e6
-        compared = best is not None and contender.name == OURS
-        peak = peaks.get(label, {}).get(mode)
+        compared = contender is not None and contender.ours and contender.exact
+        peak = found.peaks.get(label, {}).get(found.mode)
+        moved = work.bytes(itemsize)
+        table = max(gather.table_rows * bound.padded(gather.width) * itemsize for gather in work.gathers)
+        error = found.max_error.get(label)
+        name = bound.LABEL if contender is None else contender.name
         rows.append(
             {
                 **common,
-                "op": "ada_propagate",
-                "contender": contender.name,
-                "mode": mode,
-                "graph": shape.graph,
-                **{"N": N, "E": E, "D": shape.D, "K": shape.K},
-                "dtype": dtype_name(contender.dtype),
+                **found.identity(name, "bfloat16" if half else dtype_name(contender.dtype) if contender else "float32"),
                 **{"p20_ms": f"{p20:.4g}", "p50_ms": f"{median:.4g}", "p80_ms": f"{p80:.4g}"},
                 "samples": len(taken.counted),
                 "rejected_share": f"{taken.rejected_share:.2f}",
                 "peak_mb": "" if peak is None else f"{peak:.1f}",
                 "model_mb": f"{moved / 1e6:.4g}",
-                "gb_per_s": f"{rate:.4g}",
-                "copy_share": f"{rate / bandwidth['copy']:.3g}",
-                "speedup": f"{p50[best] / median:.3g}" if compared else "",
-                "best_other": best if compared else "",
-                "max_error": f"{max_error[label]:.1e}",
+                "gb_per_s": f"{moved / median / 1e6:.4g}",
+                "bound_ms": f"{p50[gathered]:.4g}" if gathered in p50 else "",
+                "bound_share": f"{p50[gathered] / median:.3g}" if gathered in p50 else "",
+                "speedup": f"{p50[peer] / median:.3g}" if compared and peer else "",
+                "best_peer": peer if compared and peer else "",
+                "speedup_all": f"{p50[other] / median:.3g}" if compared and other else "",
+                "best_other": other if compared and other else "",
+                "max_error": "" if error is None or error != error else f"{error:.1e}",
+                "table_mb": f"{table / 1e6:.4g}",
+                "note": found.bounds[label][1] if contender is None else _note(contender, taken),
                 "copy_gb_per_s": f"{bandwidth['copy']:.4g}",
                 "triad_gb_per_s": f"{bandwidth['triad']:.4g}",
             }
         )
+    return rows
+
+
+def _note(contender: Contender, taken: Samples) -> str:
+    notes = [] if contender.exact else ["not the operator's result"]
+    if taken.clean < MIN_SAMPLES:
+        notes.append("machine busy: least disturbed samples")
+    return "; ".join(notes)
+
+
+def left_out_rows(found: Measured, left_out: dict[str, str], common: dict[str, object]) -> list[dict[str, object]]:
+    """Rows without times, that say why."""
+    rows = []
+    for label, reason in left_out.items():
+        contender = found.op.by_name[label]
+        row = {**common, **found.identity(contender.name, dtype_name(contender.dtype)), "note": f"left out: {reason}"}
+        rows.append({column: row.get(column, "") for column in COLUMNS})
     return rows
 
 
@@ -108,110 +156,61 @@ def read_latest(path: Path) -> list[dict[str, str]]:
     return [row for row in rows if row["date"] == latest]
 
 
-def _label(row: dict[str, str]) -> str:
+def label_of(row: dict[str, str]) -> str:
     return row["contender"] if row["dtype"] == "float32" else f"{row['contender']} {row['dtype']}"
 
 
-def _by_case(rows: list[dict[str, str]]) -> dict[tuple[str, ...], dict[str, dict[str, str]]]:
-    """(graph, D, K, mode) -> contender -> row, in the order of the run."""
+def line(row: dict) -> str:
+    """What the terminal shows of a row."""
+    if not row["p50_ms"]:
+        return f"  {row['mode']:7}{label_of(row):28}{row['note']}"
+    gain = f"  {row['speedup']}x {row['best_peer']}" if row["speedup"] else ""
+    share = f"  {float(row['bound_share']):.0%} of the bound" if row["bound_share"] else ""
+    memory = f"  {row['peak_mb']:>8} MB" if row["peak_mb"] else ""
+    return f"  {row['mode']:7}{label_of(row):28}{row['p50_ms']:>9} ms{memory}{share}{gain}"
+
+
+def by_case(rows: list[dict[str, str]]) -> dict[tuple[str, ...], dict[str, dict[str, str]]]:
+    """(op, graph, D, K, mode, threads) -> contender -> row, in the order of the run."""
     cases: dict[tuple[str, ...], dict[str, dict[str, str]]] = {}
     for row in rows:
-        cases.setdefault((row["graph"], row["D"], row["K"], row["mode"]), {})[_label(row)] = row
+        key = tuple(row[name] for name in ("op", "graph", "D", "K", "mode", "threads"))
+        cases.setdefault(key, {})[label_of(row)] = row
     return cases
 
 
 def table(rows: list[dict[str, str]]) -> str:
-    """Markdown: median ms and peak extra MB of every contender, our speed-up against the best others."""
-    labels = [label for label in CONTENDERS if any(_label(row) == label for row in rows)]
-    lines = [
-        f"| graph (N / E), D, K | mode | {' | '.join(labels)} | speed-up | over tuned |",
-        f"| --- | --- |{' ---: |' * (len(labels) + 2)}",
-    ]
-    for (graph, D, K, mode), found in _by_case(rows).items():
-        any_row = next(iter(found.values()))
-        size = f"{int(any_row['N']):,} / {int(any_row['E']):,}"
-        cells = [_cell(found[label]) if label in found else "" for label in labels]
-        gains = " | ".join(_gain(found, tuned) for tuned in (False, True))
-        lines.append(f"| {graph} ({size}), {D}, {K} | {mode} | {' | '.join(cells)} | {gains} |")
+    """Markdown: a part for each operator, in it a line for each case, mode, number of threads and contender."""
     row = rows[0]
-    noise = max(float(row["rejected_share"]) for row in rows)
-    about = (
-        "ada_propagate, median ms (peak extra MB) of a call; fwdbwd: with gradients of x and C."
-        f" {row['machine']}, {row['threads']} of {row['cores']} cores, {row['isa']}, copy"
-        f" {row['copy_gb_per_s']} GB/s, torch {row['torch']}, ugnn_fast {row['ugnn_fast']}, commit"
-        f" {row['commit']}, {row['date'][:10]}; at most {100 * noise:.0f} % of a contender's samples were"
-        f" rejected as disturbed. Speed-up: best other / {OURS};"
-        f" over tuned: best of those that we tuned for this / {OURS}."
-    )
-    return f"{about}\n\n" + "\n".join(lines) + "\n"
+    noise = max((float(row["rejected_share"]) for row in rows if row["rejected_share"]), default=0)
+    copy = next((row["copy_gb_per_s"] for row in rows if row["copy_gb_per_s"]), "?")
+    parts = [
+        f"Median ms of a call (p20 - p80), peak extra MB, bytes by model per second, share of the bound, and times"
+        f" {OURS} in float32; contenders took turns. fwdbwd: with gradients. Bound: a bare gather of the same rows,"
+        f" `{bound.LABEL}`. {row['machine']}, {row['cores']} cores, {row['isa']}, copy {copy} GB/s, torch"
+        f" {row['torch']}, ugnn_fast {row['ugnn_fast']}, commit {row['commit']}, {row['date'][:10]}; at most"
+        f" {100 * noise:.0f} % of a contender's samples were rejected as disturbed."
+    ]
+    cases = by_case(rows)
+    for op in dict.fromkeys(key[0] for key in cases):
+        parts.append(
+            f"\n## {op}\n\n| graph (N / E), D, K | mode | threads | contender | ms | peak MB | GB/s | of bound |"
+            " times ours |\n| --- | --- | ---: | --- | ---: | ---: | ---: | ---: | ---: |"
+        )
+        for (name, graph, D, K, mode, threads), found in cases.items():
+            if name != op:
+                continue
+            ours = found.get(OURS, {}).get("p50_ms")
+            for label, row in found.items():
+                case = f"{graph} ({int(row['N']):,} / {int(row['E']):,}), {D}, {K}"
+                parts.append(f"| {case} | {mode} | {threads} | {label} | {_cells(row, ours)} |")
+    return "\n".join(parts) + "\n"
 
 
-def _gain(found: dict[str, dict[str, str]], tuned: bool) -> str:
-    """Our speed-up over the best other contender in float32, of those that are tuned, or of the rest."""
-    others = [
-        float(row["p50_ms"]) for label, row in found.items() if label != OURS and CONTENDERS[label].tuned == tuned
-        and row["dtype"] == "float32"
-    ]  # fmt: skip
-    return f"{min(others) / float(found[OURS]['p50_ms']):.2f}x" if OURS in found and others else ""
-
-
-def _cell(row: dict[str, str]) -> str:
-    return row["p50_ms"] + (f" ({row['peak_mb']})" if row["peak_mb"] else "")
-
-
-def picture(rows: list[dict[str, str]], path: Path) -> None:
-    """Bars: how many times slower than ours each other contender is, one panel per mode."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    cases = _by_case(rows)
-    modes = [mode for mode in MODES if any(case[3] == mode for case in cases)]
-    others = [label for label, c in CONTENDERS.items() if c.name != OURS and any(_label(r) == label for r in rows)]
-    figure, axes = plt.subplots(1, len(modes), figsize=(5.5 * len(modes), 4), squeeze=False, sharey=True)
-    for axis, mode in zip(axes[0], modes, strict=True):
-        shown = {case: found for case, found in cases.items() if case[3] == mode and OURS in found}
-        for at, label in enumerate(others):
-            width = 0.8 / len(others)
-            places = [i + at * width for i, found in enumerate(shown.values()) if label in found]
-            ratios = [
-                float(found[label]["p50_ms"]) / float(found[OURS]["p50_ms"])
-                for found in shown.values()
-                if label in found
-            ]
-            axis.bar(places, ratios, width, label=label)
-        names = [f"{graph.removeprefix('large_')}\nD {D}, K {K}" for graph, D, K, _ in shown]
-        axis.set_xticks([i + 0.4 - 0.4 / max(len(others), 1) for i in range(len(shown))], names, fontsize=8)
-        axis.axhline(1, color="black", linewidth=0.8)
-        axis.set_yscale("log")
-        axis.set_title("forward" if mode == "fwd" else "forward + backward")
-    axes[0][0].set_ylabel(f"time / time of {OURS}")
-    if others:
-        axes[0][-1].legend(fontsize=8)
-    figure.tight_layout()
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
-
-
-def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench.report", description=__doc__)
-    default = Path(__file__).parent / "results"
-    parser.add_argument("--out", type=Path, default=default, help="folder of the CSV (default: bench/results)")
-    args = parser.parse_args(argv)
-    path = args.out / CSV_NAME
-    if not path.exists():
-        parser.error(f"{path} does not exist; `python -m bench.run` writes it")
-    rows = read_latest(path)
-    text = table(rows)
-    (args.out / TABLE_NAME).write_text(text)
-    print(text)
-    try:
-        picture(rows, args.out / PICTURE_NAME)
-    except ImportError as missing:
-        print(f"no picture: {missing}", file=sys.stderr)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def _cells(row: dict[str, str], ours: str | None) -> str:
+    if not row["p50_ms"]:
+        return f"{row['note']} | | | |"
+    ratio = f"{float(row['p50_ms']) / float(ours):.2f}" if ours else ""
+    share = f"{float(row['bound_share']):.0%}" if row["bound_share"] else ""
+    times = f"{row['p50_ms']} ({row['p20_ms']} - {row['p80_ms']})"
+    return f"{times} | {row['peak_mb']} | {row['gb_per_s']} | {share} | {ratio}"

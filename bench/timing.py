@@ -78,7 +78,16 @@ def _seconds(call: Call) -> float:
     return time.perf_counter() - start
 
 
-def _take(call: Call, samples: Samples) -> None:
+def calls_per_sample(call: Call) -> int:
+    """So many that a sample is long enough for the clock."""
+    one = min(_seconds(call) for _ in range(2))
+    if one < 10 * _SAMPLE_SECONDS:
+        one = min(_seconds(call) for _ in range(10))
+    return min(1000, max(1, round(_SAMPLE_SECONDS / max(one, 1e-7))))
+
+
+def take(call: Call, samples: Samples) -> None:
+    """Adds a sample."""
     if samples.calls > 1:
         call()  # wakes the threads and fills the caches after the contender before
     waited = waited_ns()
@@ -105,10 +114,7 @@ def measure(
     result = {}
     for name, call in calls.items():
         call()  # warm up
-        one = min(_seconds(call) for _ in range(2))
-        if one < 10 * _SAMPLE_SECONDS:
-            one = min(_seconds(call) for _ in range(10))
-        result[name] = Samples(calls=min(1000, max(1, round(_SAMPLE_SECONDS / max(one, 1e-7)))))
+        result[name] = Samples(calls_per_sample(call))
     gc.collect()
     gc.disable()
     try:
@@ -123,7 +129,7 @@ def measure(
             for at in range(len(names)):
                 name = names[(rounds + at) % len(names)]
                 if name in open_names:
-                    _take(calls[name], result[name])
+                    take(calls[name], result[name])
             rounds += 1
             fewest = min(result[name].clean for name in names)
             per_round = (time.perf_counter() - start) / rounds

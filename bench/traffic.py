@@ -24,8 +24,8 @@ from torch import Tensor
 from ugnn_fast.kernels import _launch
 
 import ugnn_fast as uf
-from bench.contenders import dtype_name
-from bench.run import Progress
+from bench.machine import Progress
+from bench.registry import dtype_name
 from bench.traffic_cases import CASES, Case, toy_graph
 from ugnn_fast._backend import _interpreting
 

@@ -15,6 +15,7 @@ import torch
 
 from ugnn_fast import __version__, _native, datasets, experiments
 from ugnn_fast._backend import backends
+from ugnn_fast._bench_command import add_bench
 from ugnn_fast.experiments.report import summary
 
 _SETTINGS = tuple(field.name for field in dataclasses.fields(experiments.Settings))
@@ -52,6 +53,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_train(commands)
     _add_reproduce(commands)
     _add_search(commands)
+    add_bench(commands)
     info = commands.add_parser(
         "info", help="versions, backends and data sets found", description="Shows what is there."
     )

@@ -27,6 +27,10 @@ class ScipyCsr:
         N = len(self.degree)
         return scipy.sparse.csr_array((values, self.col, self.rowptr), shape=(N, N), copy=False)
 
+    def normalised(self) -> scipy.sparse.csr_array:
+        """rho Ã rho."""
+        return self._matrix(self.norm)
+
     def _scale(self, c: np.ndarray) -> np.ndarray:
         """b = 1 / (2 + C + m), [N]."""
         return 1 / (2 + c + self.A @ c / self.degree)

@@ -16,23 +16,25 @@ with warnings.catch_warnings():
 class Structure:
     """CSR pattern of Ã, degrees, and scratch tensors that no two calls need at once.
 
-    row, col int32 [E]; degree, rho, ones [N]; norm [E] = rho_i rho_j; A: Ã; mean: m = mean @ C, mean_t its
-    transpose. Matrices are float32 with int32 indices, the form that MKL and cuSPARSE take without a conversion.
+    row, col int32 [E]; degree, rho, ones [N]; norm [E] = rho_i rho_j; A: Ã, normalised: with norm as values; mean:
+    m = mean @ C, mean_t its transpose. Matrices have int32 indices, the form that MKL and cuSPARSE take without a
+    conversion.
     """
 
-    def __init__(self, g: Graph) -> None:
+    def __init__(self, g: Graph, dtype: torch.dtype = torch.float32) -> None:
         if g.weight is not None or not g.self_loops:
             raise ValueError("the baselines take graphs without weights and with self loops")
         self.N = g.num_nodes
         self.rowptr, self.col = g.rowptr.int(), g.col
         self.row = g.edge_index[0].int()
-        self.degree = g.degree
-        self.rho = g.degree.rsqrt()
+        self.degree = g.degree.to(dtype)
+        self.rho = self.degree.rsqrt()
         self.norm = self.rho[self.row] * self.rho[self.col]
-        self.A = self.matrix(torch.ones(g.num_edges, device=g.device))
+        self.A = self.matrix(torch.ones_like(self.norm))
+        self.normalised = self.matrix(self.norm)
         self.mean = self.matrix(1 / self.degree[self.row])
         self.mean_t = self.matrix(1 / self.degree[self.col])
-        self.ones = torch.ones(self.N, device=g.device)
+        self.ones = torch.ones_like(self.degree)
         self._scratch: dict[str, Tensor] = {}
 
     def matrix(self, values: Tensor) -> Tensor:

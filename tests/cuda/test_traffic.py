@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from bench import cuda_traffic
-from bench.contenders import dtype_name
+from bench.registry import dtype_name
 from bench.traffic_cases import CUDA_CASES, toy_graph
 from tests.cuda.emulated import ROOT, build, install, load, uninstall
 

@@ -17,7 +17,7 @@ from ugnn_fast.dropping import dropout_linear
 from ugnn_fast.functional import sparse_linear
 
 # Share of stored entries from which x is made dense, with its mask, in every call, for torch's matrix product.
-# From a sweep on one thread, which `python -m bench.sparse_linear --density` repeats (AMD EPYC 9004, avx512, 2026-11):
+# From a sweep on one thread, which `python -m bench.density` repeats (AMD EPYC 9004, avx512, 2026-11):
 # both take the same time at 0.57 to 0.88 for 64 columns, 0.58 to 0.7 for 16, 0.4 to 0.75 for 256, masked or not.
 DENSE_FROM = 0.6
 

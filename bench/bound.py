@@ -1,0 +1,119 @@
+"""The bound of a kernel: a bare gather with the same graph, rows, threads and passes, timed in the same run.
+
+It sums rows of neighbours and writes one row: no weights, no epilogue (gather.cpp). Rows are padded as those of the
+kernels. Where a graph has a near form the gather runs on that too; the faster order counts, with the best prefetch.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import itertools
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from bench.machine import compiled
+from bench.registry import Gather, Results, Work
+
+LABEL = "bare gather"
+# (hint, distance): none, into all caches, past the first one
+_PREFETCH = ((0, 0), *itertools.product((1, 2), (16, 32, 64)))
+_CHAINS = (1, 2)
+# graphs of more nodes have no near form
+_NEAR_NODES = 1 << 17
+
+
+@functools.cache
+def library() -> ctypes.CDLL:
+    """gather.cpp, compiled for this machine; RuntimeError where there is no compiler."""
+    try:
+        loaded = ctypes.CDLL(str(compiled("gather.cpp", "-march=native", "-fopenmp")))
+    except RuntimeError as error:
+        raise RuntimeError(f"no bound is measured: {error}") from None
+    pointer, number, whole = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
+    table = [pointer, pointer, number, whole]
+    loaded.bare_gather.argtypes = [pointer, pointer, number, *table, number, whole, number, whole, whole]
+    return loaded
+
+
+def padded(width: int) -> int:
+    """Columns of a table: 4, or a multiple of 8."""
+    return 4 if width <= 4 else -(-width // 8) * 8
+
+
+def orders(gather: Gather) -> list[tuple[Tensor, Tensor]]:
+    """(rowptr, col) as given, and of a small square matrix with its rows in order of their length."""
+    given = gather.rowptr, gather.col
+    N = len(gather.rowptr) - 1
+    if gather.table_rows != N or N > _NEAR_NODES:
+        return [given]
+    lengths = gather.rowptr.diff()
+    order = lengths.argsort(stable=True)
+    place = torch.empty_like(order)
+    place[order] = torch.arange(N)
+    near_rowptr = torch.cat([torch.zeros(1, dtype=torch.int64), lengths[order].cumsum(0)])
+    within = torch.arange(len(gather.col)) - near_rowptr[:-1].repeat_interleave(lengths[order])
+    entries = gather.rowptr[order].repeat_interleave(lengths[order]) + within
+    return [given, (near_rowptr, place[gather.col.long()[entries]].int())]
+
+
+class Way(NamedTuple):
+    """How rows are fetched ahead (hint, distance), in how many chains a row is summed, and by how many threads."""
+
+    hint: int
+    distance: int
+    chains: int
+    threads: int
+
+
+def passes_of(rowptr: Tensor, col: Tensor, table_rows: int, width: int, itemsize: int) -> Callable[[int, Way], Tensor]:
+    """call(passes, way) -> a table, of zeros that lie in memory."""
+    dtype = torch.float32 if itemsize == 4 else torch.bfloat16
+    N, columns = len(rowptr) - 1, padded(width)
+    # written, as pages that never were are all the same one
+    table, out = (torch.empty(rows, columns, dtype=dtype).fill_(0) for rows in (table_rows, N))
+    gather = library().bare_gather
+
+    def call(passes: int, way: Way) -> Tensor:
+        addresses = rowptr.data_ptr(), col.data_ptr(), N, table.data_ptr(), out.data_ptr()
+        # of a square matrix a pass reads what the one before has written
+        for count in [passes] if table_rows == N else [1] * passes:
+            gather(*addresses, columns, itemsize, count, *way)
+        return out
+
+    return call
+
+
+def bound_call(work: Work, itemsize: int, threads: int) -> tuple[Callable[[], Results], str]:
+    """A call that does all gathers of the work, each in the best way found, and what these are."""
+    ways = [
+        Way(*prefetch, chains, count) for prefetch, chains, count in itertools.product(_PREFETCH, _CHAINS, {1, threads})
+    ]
+    calls, chosen = [], []
+    for gather in work.gathers:
+        passes = min(gather.passes, 2)
+        tried = []
+        for order, (rowptr, col) in zip(("as given", "by length"), orders(gather), strict=False):
+            call = passes_of(rowptr, col, gather.table_rows, gather.width, itemsize)
+            for way in ways:
+                seconds = min(_seconds(call, passes, way) for _ in range(3))
+                tried.append((seconds, order, way, call))
+        _, order, way, call = min(tried, key=lambda entry: entry[0])
+        calls.append((call, gather.passes, way))
+        hint = ("no prefetch", f"T0 {way.distance} ahead", f"T1 {way.distance} ahead")[way.hint]
+        chosen.append(f"{order}, {hint}, chains {way.chains}, threads {way.threads}")
+
+    def run() -> Results:
+        return tuple(call(passes, way) for call, passes, way in calls)
+
+    return run, "; ".join(chosen)
+
+
+def _seconds(call: Callable[[int, Way], object], passes: int, way: Way) -> float:
+    start = time.perf_counter()
+    call(passes, way)
+    return time.perf_counter() - start
