@@ -110,7 +110,7 @@ def series(rows: Rows, axis: str) -> dict[tuple[str, ...], list[tuple[float, dic
 
 def growth(rows: Rows):
     """Time and memory over E, time over D, K and threads; None if nothing grows."""
-    lines = {axis: _shown(series(rows, axis)) for axis in ("E", "D", "K", "threads")}
+    lines = {axis: series(_for_growth(rows, axis), axis) for axis in ("E", "D", "K", "threads")}
     if not any(lines.values()):
         return None
     plt = _pyplot()
@@ -129,6 +129,8 @@ def growth(rows: Rows):
         _lines(axis, with_memory, lambda row, per=per: 1e6 * float(row["peak_mb"]) / float(row[per]))
         name = {"N": "node", "E": "entry"}[per]
         axis.set(xscale="log", yscale="log", xlabel="E", ylabel=f"peak extra bytes per {name}")
+    for axis in axes.flat:
+        axis.set_visible(bool(axis.lines))
     figure.tight_layout()
     return figure
 
@@ -137,16 +139,27 @@ def _ms(row: dict[str, str]) -> float:
     return float(row["p50_ms"])
 
 
-def _shown(found: dict) -> dict:
-    return {key: points for key, points in found.items() if key[0] in _SHOWN}
+def _for_growth(rows: Rows, axis: str) -> Rows:
+    """Few enough to be told apart: some contenders, the most threads, both ways but for E, threads on one graph."""
+    rows = [row for row in rows if label_of(row) in _SHOWN]
+    if axis != "E":
+        rows = [row for row in rows if row["mode"] == "fwdbwd"] or rows
+    if axis == "threads":
+        largest = max((int(row["E"]) for row in rows), default=0)
+        return [row for row in rows if int(row["E"]) == largest]
+    most = max((int(row["threads"]) for row in rows), default=0)
+    return [row for row in rows if int(row["threads"]) == most]
 
 
 def _lines(axis, found: dict, value) -> None:
+    """Lines that say by what they differ from each other."""
+    differ = [len(set(part)) > 1 for part in zip(*found, strict=True)]
     for key, points in found.items():
         if points:
-            axis.plot(*_pairs((x, value(row)) for x, row in points), "o-", markersize=3, label=", ".join(key))
+            label = ", ".join(part for part, differs in zip(key, differ, strict=True) if differs) or key[0]
+            axis.plot(*_pairs((x, value(row)) for x, row in points), "o-", markersize=3, label=label)
     if axis.lines:
-        axis.legend(fontsize=5)
+        axis.legend(fontsize=6)
 
 
 def _pairs(points: Iterable[tuple[float, float]]) -> tuple[list[float], list[float]]:

@@ -163,11 +163,12 @@ def label_of(row: dict[str, str]) -> str:
 def line(row: dict) -> str:
     """What the terminal shows of a row."""
     if not row["p50_ms"]:
-        return f"  {row['mode']:7}{label_of(row):28}{row['note']}"
+        return f"  {row['mode']:7}{row['threads']:>2}  {label_of(row):28}{row['note']}"
     gain = f"  {row['speedup']}x {row['best_peer']}" if row["speedup"] else ""
     share = f"  {float(row['bound_share']):.0%} of the bound" if row["bound_share"] else ""
     memory = f"  {row['peak_mb']:>8} MB" if row["peak_mb"] else ""
-    return f"  {row['mode']:7}{label_of(row):28}{row['p50_ms']:>9} ms{memory}{share}{gain}"
+    times = f"{row['p50_ms']:>9} ms"
+    return f"  {row['mode']:7}{row['threads']:>2}  {label_of(row):28}{times}{memory}{share}{gain}"
 
 
 def by_case(rows: list[dict[str, str]]) -> dict[tuple[str, ...], dict[str, dict[str, str]]]:
