@@ -12,10 +12,8 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-PROGRAM = """
-import importlib.util
-import sys
-
+# each in a process of its own: the second module has the same names as that of the package
+PACKAGE = """
 import torch
 
 import ugnn_fast as uf
@@ -29,18 +27,24 @@ for backend in ("cpu", "reference"):
     results.append([h, *torch.autograd.grad(h.square().sum(), (x, c))])
 for a, b in zip(*results):
     torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
-text = f"torch {torch.__version__} (CUDA {torch.version.cuda}): CPU kernels agree with the reference"
-if len(sys.argv) > 1:
-    spec = importlib.util.spec_from_file_location("_C", sys.argv[1])
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    rows = (1, 1, 1, 1, 1, 0, 1, None, 0, 0)
-    try:
-        module.cuda.edge_dot(0, 0, 0, [(*rows, 16, 16, 16, 4, 4)], False)
-        sys.exit("a launch without a device must raise")
-    except RuntimeError as error:
-        text += f"; the module loads, a launch raises: {error}"
-print(text)
+print(f"torch {torch.__version__} (CUDA {torch.version.cuda}): the CPU kernels agree with the reference")
+"""
+MODULE = """
+import importlib.util
+import sys
+
+import torch
+
+spec = importlib.util.spec_from_file_location("_C", sys.argv[1])
+module = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+rows = (1, 1, 1, 1, 1, 0, 1, None, 0, 0)
+try:
+    module.cuda.edge_dot(0, 0, 0, [(*rows, 16, 16, 16, 4, 4)], False)
+except RuntimeError as error:
+    print(f"torch {torch.__version__}: the module loads, a launch raises: {error}")
+else:
+    sys.exit("a launch without a device must raise")
 """
 
 
@@ -60,11 +64,14 @@ def main():
     parser.add_argument("versions", nargs="+", metavar="VERSION", help="of torch, as pip knows it")
     parser.add_argument("--module", type=Path, help="an _C with CUDA kernels, as tests/cuda/test_nvcc.py builds it")
     options = parser.parse_args()
-    module = [] if options.module is None else [options.module.resolve(strict=True)]
+    programs = [[PACKAGE]]
+    if options.module is not None:
+        programs.append([MODULE, options.module.resolve(strict=True)])
     failed = [
         version
         for version in options.versions
-        if subprocess.run([python_with(version), "-c", PROGRAM, *module], cwd=ROOT).returncode
+        for program in programs
+        if subprocess.run([python_with(version), "-c", *program], cwd=ROOT).returncode
     ]
     if failed:
         sys.exit(f"failed: {', '.join(failed)}")

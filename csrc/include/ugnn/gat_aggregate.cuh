@@ -354,7 +354,9 @@ struct GatAggregateBwd {
     const int64_t at = int64_t(task.i) * a.heads.H + heads.head();
     const acc_t positive = mask_scale * sums.dots[0], negative = mask_scale * sums.dots[kSums - 1];
     if (kSends) {
-      add(a.grad_score, at, part, part == 0 ? positive - sums.totals[0] : positive);
+      // behind the last part, as t is a sum over parts too
+      add(a.grad_score, at, part, positive);
+      if (part == a.heads.parts - 1) static_cast<acc_t*>(a.grad_score)[at] -= sums.totals[0];
     } else {
       add(a.t, at, part, positive + negative);
       add(a.grad_score, at, part, (1 - slope) * (positive * sums.totals[kSums - 1] - negative * sums.totals[0]));
