@@ -23,7 +23,7 @@ test-main: $(VENV)/.test  # all backends but Triton; the CUDA kernels on the pla
 	$(BIN)/python -m pytest -q
 
 test-cuda: $(VENV)/.test  ## the CUDA kernels without a GPU: traced and under sanitizers on the emulator, planted faults, nvcc
-	UGNN_TEST_GPU=1 $(BIN)/python -m pytest -q tests/cuda/test_faults.py tests/cuda/test_traffic.py tests/cuda/test_nvcc.py
+	UGNN_TEST_GPU=1 $(BIN)/python -m pytest -q tests/cuda/test_faults.py tests/cuda/test_cuda_traffic.py tests/cuda/test_nvcc.py
 	UGNN_EMULATED=traced OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q tests/cuda/test_operators.py
 	UGNN_EMULATED=asan OMP_NUM_THREADS=1 ASAN_OPTIONS=detect_leaks=0 LD_PRELOAD=$$(g++ -print-file-name=libasan.so) \
 	    $(BIN)/python -m pytest -q tests/cuda/test_operators.py
