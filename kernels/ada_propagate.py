@@ -21,7 +21,7 @@ def ada_propagate_bwd_kernel(
 ):  # fmt: skip
     """Backward of one step, (G1) to (G3): with v = rho b G, t = sum_j a_ij v_j and y = sum_j a_ij (c_i + c_j) v_j
 
-        dC += <v, s> + <u, t>,   dX += 2 b rho y and e += b <y, u> for the step before,   v <- rho^2 b y
+        dC += <v, s> + <u, t>,   v <- rho^2 b y,   dX += 2 b rho y and e += <v, u> / rho^2 for the step before
 
     In the first step, which has none before it, dX += rho y. Programs as in step_kernel.
     """
@@ -87,8 +87,11 @@ def ada_propagate_bwd_kernel(
     if next_ptr is None:
         tl.store(grad_x_ptr + at, grad_x + rho * y, mask=mask)
     else:
-        e = tl.load(e_ptr + at_row, mask=owner, other=0.0)
-        tl.store(e_ptr + at_row, e + b * tl.sum(y * u, 1), mask=owner)
         q = b[:, None] * rho * y
         tl.store(grad_x_ptr + at, grad_x + 2 * q, mask=mask)
-        tl.store(next_ptr + at, (rho * q).to(next_ptr.dtype.element_ty), mask=mask)
+        v = (rho * q).to(next_ptr.dtype.element_ty)
+        tl.store(next_ptr + at, v, mask=mask)
+        # with v as it is stored: docs/math.md says why
+        e = tl.load(e_ptr + at_row, mask=owner, other=0.0)
+        from_v = 1 / tl.where(rho > 0, rho * rho, 1.0)
+        tl.store(e_ptr + at_row, e + tl.sum(from_v * v.to(tl.float32) * u, 1), mask=owner)

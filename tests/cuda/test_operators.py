@@ -248,6 +248,7 @@ def test_statement_of_one_launch(op, case, emulated, run):
 MEAN_AND_VAR = (uf.neighbor_mean, uf.neighbor_var)
 # tests of one backend, with what they take beside it
 OTHERS = [
+    (test_ada_propagate.test_c_of_a_node_alone_has_no_gradient, {"K": 4}),
     (test_neighbor_var.test_gradcheck, {"function": uf.neighbor_var, "D": 9}),
     *((test_neighbor_var.test_a_large_offset_costs_no_digits, {"graph": name}) for name in ("weighted", "hubs")),
     (test_neighbor_var.test_variance_of_equal_values_is_zero, {}),

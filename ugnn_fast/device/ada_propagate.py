@@ -79,10 +79,12 @@ def ada_propagate_backward(graph, grad_h, h, c, kept, steps, memory, backend, ne
     )  # fmt: skip
     N = len(c)
     sums = c.new_zeros((2, N, stepper.columns))
-    e = (q * h).reshape(N, stepper.width // stepper.D, -1).sum(-1)  # of the last step
     grad_x = 2 * q
     tables = [torch.empty_like(grad_h) for _ in range(min(steps, 2))]
     torch.mul(q, column(rho, q), out=tables[0])
+    # of the last step, with v as it is stored: docs/math.md says why
+    from_v = torch.where(rho > 0, 1 / rho, 0)
+    e = (column(from_v, q) * tables[0] * h).reshape(N, stepper.width // stepper.D, -1).sum(-1)
     every = interval(steps, memory)
     for start, u in [(0, all_u)] if every == 1 else _again(graph, all_u, weights, b, rho, steps, every, backend):
         with stepper.together():

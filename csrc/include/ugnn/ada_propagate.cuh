@@ -7,7 +7,7 @@ namespace ugnn::cuda {
 
 // (G1) to (G3): with v = rho b G, t = sum_j a_ij v_j and y = sum_j a_ij (c_i + c_j) v_j
 //
-//   dC += <v, s> + <u, t>,   dX += 2 b rho y and e += b <y, u> for the step before,   v <- rho^2 b y
+//   dC += <v, s> + <u, t>,   v <- rho^2 b y,   dX += 2 b rho y and e += <v, u> / rho^2 for the step before
 //
 // In the first step, which has none before it, dX += rho y. kGatherS: s = sum_j a_ij u_j was not kept, and is summed
 // again. A task has all columns of one replica, block after block, as dC and e are sums over them.
@@ -64,8 +64,7 @@ struct AdaPropagateBwd {
         load<T>(v, a.table, at);
         if (!kGatherS) load<T>(s, a.s, at);
         grad_c += dot(v, s) + dot(u, t);
-        e += dot(y, u);
-        finish(a, i, r, at, y);
+        e += finish(a, i, r, at, y, u);
       }
     }
     if (task.piece >= 0) return;
@@ -74,7 +73,8 @@ struct AdaPropagateBwd {
     if (task.owner && lanes.column == 0) {
       const int64_t at = int64_t(i) * columns(a) + r;
       static_cast<acc_t*>(a.grad_c)[at] += grad_c;
-      if (a.next) static_cast<acc_t*>(a.e)[at] += per_node(a, a.b, i, r) * e;
+      const acc_t rho = number<acc_t>(a.rho, i);
+      if (a.next && rho > 0) static_cast<acc_t*>(a.e)[at] += e / (rho * rho);
     }
   }
 
@@ -113,18 +113,23 @@ struct AdaPropagateBwd {
     }
   }
 
-  static UGNN_DEVICE void finish(const Args& a, int i, int r, int64_t at, const acc_t (&y)[kVec]) {
+  // <v, u> of the step before, with v as it is stored: docs/math.md says why
+  static UGNN_DEVICE acc_t finish(const Args& a, int i, int r, int64_t at, const acc_t (&y)[kVec],
+                                  const acc_t (&u)[kVec]) {
     const acc_t rho = number<acc_t>(a.rho, i);
     const acc_t q = a.next ? per_node(a, a.b, i, r) * rho : rho;
     acc_t grad_x[kVec];
     load<acc_t>(grad_x, a.grad_x, at);
     add_product(grad_x, a.next ? 2 * q : q, y);
     store<acc_t>(a.grad_x, at, grad_x);
-    if (a.next) {
-      acc_t next[kVec] = {};
-      add_product(next, rho * q, y);
-      store<T>(a.next, at, next);
-    }
+    if (!a.next) return 0;
+    acc_t next[kVec] = {};
+    add_product(next, rho * q, y);
+    Raw<T, kVec> stored;
+    stored.set(next);
+    stored.store(static_cast<T*>(a.next) + at);
+    stored.get(next);
+    return dot(next, u);
   }
 };
 

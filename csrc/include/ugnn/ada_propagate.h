@@ -226,28 +226,29 @@ void ada_propagate_backward(const AdaPropagateBackward& a, const SliceRange& ran
       A* grad_x = !user_grad_x ? nullptr : view.order ? near_grad_x.get() : user_grad_x + slice.first;
       step.ldg = view.order ? slice.ld : ldx;
 
-      // the last step's own terms: v = rho b G, 2 b G for x, b <G, H_K> for b
+      // the last step's own terms: v = rho b G, 2 b G for x, b <G, H_K> = <v, H_K> / rho for b
       T* tables[2] = {work.get(), work.get() + table_size};
       T* sums = work.get() + 2 * table_size;
       const bool in_row = c_in_row<T>(a.g, slice.width);
       for (int64_t p = begin; p < end; ++p) {
         using V = vec_t<A, kBlock>;
         const int64_t i = view.user_row(p), at = i * ldx + slice.first;
-        const A b_p = b[replica + p], to_v = factors.get()[p].first * b_p;
+        const A b_p = b[replica + p], rho_p = factors.get()[p].first, to_v = rho_p * b_p;
         factors.get()[p].second = b_p;
-        if (again_tables) middle.get()[p] = {to_v * factors.get()[p].first, 2 * b_p};
+        if (again_tables) middle.get()[p] = {to_v * rho_p, 2 * b_p};
         V dot{};
         for_columns(slice, [&](int d, const Tail<kBlock>& columns, const Tail<kBlock>& stored) {
           const V g = load_first<kBlock>(grad_h + at + d, columns);
-          store_first<kBlock>(tables[0] + p * slice.ld + d,
-                              in_row ? first_or<A, kBlock>(to_v * g, step.c[p], columns) : to_v * g, stored);
+          const V v = rounded<T, kBlock>(to_v * g);
+          store_first<kBlock>(tables[0] + p * slice.ld + d, in_row ? first_or<A, kBlock>(v, step.c[p], columns) : v,
+                              stored);
           if (grad_x) {
             store_first<kBlock>(grad_x + p * step.ldg + d, 2 * b_p * g, view.order ? stored : columns);
           }
-          if (grad_c) dot += g * load_first<kBlock>(static_cast<const T*>(a.h) + at + d, columns);
+          if (grad_c) dot += v * load_first<kBlock>(static_cast<const T*>(a.h) + at + d, columns);
         });
         // without neighbours b is 1/2 whatever c is
-        if (grad_c && a.g.degree[i] > 0) step.grad_b[p] += b_p * sum_lanes<A, kBlock>(dot);
+        if (grad_c && rho_p > 0) step.grad_b[p] += sum_lanes<A, kBlock>(dot) / rho_p;
       }
       split.wait();
       const StepRun<T> run = backward_kernel<T>(a.g, slice.width);

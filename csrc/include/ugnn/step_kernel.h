@@ -168,16 +168,18 @@ struct StepKernel {
     const A to_x = a.first ? rho : 2 * b * rho, to_v = rho * b * rho;
     // what the step before left to this one: 2 b G = 2 v / rho
     const A from_v = a.both && rho > 0 ? 2 / rho : A(0);
+    // v as it is stored, in (G3) as in (G2) of the step before
+    const A to_e = rho > 0 ? 1 / (rho * rho) : A(0);
     Dots dots{};
     UGNN_UNROLL
     for (int v = 0; v < kVecs; ++v) {
       const int64_t at = i * kLd + v * kLanes;
-      const V y = y_of(sums, c_i, v);
+      const V y = y_of(sums, c_i, v), next = rounded<T, kLanes>(to_v * y);
       if (a.s) {
         // what lies behind the columns in one factor of a product is zero in the other
         const V u = load_row(a.u + i * kLd, v, tails.columns);
         dots.c += load_row(a.table + i * kLd, v, tails.columns) * load<kLanes>(a.s + at) + u * sums.s[v];
-        dots.b += y * u;
+        dots.b += next * u;
       }
       if (a.grad_x) {
         A* grad = a.grad_x + i * (kTable ? kLd : a.ldg);
@@ -189,9 +191,9 @@ struct StepKernel {
           store_row(grad, v, load_row(grad, v, tails.width) + sum, tails.width);
         }
       }
-      if (a.next) store<kLanes>(a.next + at, with_c(to_v * y, c_i, v, tails.columns));
+      if (a.next) store<kLanes>(a.next + at, with_c(next, c_i, v, tails.columns));
     }
-    dots.b *= b;
+    dots.b *= to_e;
     return dots;
   }
 

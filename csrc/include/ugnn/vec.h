@@ -114,6 +114,13 @@ UGNN_INLINE void store(T* p, vec_t<acc_t<T>, kLanes> v) {
   }
 }
 
+// v as it is stored in a table of T
+template <class T, int kLanes>
+UGNN_INLINE vec_t<acc_t<T>, kLanes> rounded(vec_t<acc_t<T>, kLanes> v) {
+  if constexpr (std::is_same_v<T, bfloat16>) return widen<kLanes>(narrow<kLanes>(v));
+  return v;
+}
+
 // A store past the caches, for what is not read again soon; p aligned like the vector.
 template <int kLanes>
 UGNN_INLINE void stream(float* p, vec_t<float, kLanes> v) {
