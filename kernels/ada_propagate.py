@@ -21,7 +21,7 @@ def ada_propagate_bwd_kernel(
 ):  # fmt: skip
     """Backward of one step, (G1) to (G3): with v = rho b G, t = sum_j a_ij v_j and y = sum_j a_ij (c_i + c_j) v_j
 
-        dC += <v, s> + <u, t>,   v <- rho^2 b y,   dX += 2 b rho y and e += <v, u> / rho^2 for the step before
+        dC += <v, s> + <u, t>,   v <- rho^2 b y,   dX += 2 b rho y and e += <v, u> for the step before
 
     In the first step, which has none before it, dX += rho y. Programs as in step_kernel.
     """
@@ -93,5 +93,4 @@ def ada_propagate_bwd_kernel(
         tl.store(next_ptr + at, v, mask=mask)
         # with v as it is stored: docs/math.md says why
         e = tl.load(e_ptr + at_row, mask=owner, other=0.0)
-        from_v = 1 / tl.where(rho > 0, rho * rho, 1.0)
-        tl.store(e_ptr + at_row, e + tl.sum(from_v * v.to(tl.float32) * u, 1), mask=owner)
+        tl.store(e_ptr + at_row, e + tl.sum(v.to(tl.float32) * u, 1), mask=owner)

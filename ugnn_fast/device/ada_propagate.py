@@ -96,7 +96,7 @@ def ada_propagate_backward(graph, grad_h, h, c, kept, steps, memory, backend, ne
                     None if k == 0 else tables[(done + 1) % 2], *sums,
                 )  # fmt: skip
     of_c, of_e = sums.view(2, N, e.shape[1], -1).sum(-1)
-    e = (e + of_e).reshape(c.shape)
+    e = (e + column(from_v.square(), of_e) * of_e).reshape(c.shape)
     through_b = torch.empty_like(e)
     Stepper(graph, e.reshape(N, -1), backend=backend).step(e * column(rho.square(), e), out=through_b)
     # a node without neighbours has a constant b

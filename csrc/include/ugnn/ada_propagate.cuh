@@ -7,7 +7,7 @@ namespace ugnn::cuda {
 
 // (G1) to (G3): with v = rho b G, t = sum_j a_ij v_j and y = sum_j a_ij (c_i + c_j) v_j
 //
-//   dC += <v, s> + <u, t>,   v <- rho^2 b y,   dX += 2 b rho y and e += <v, u> / rho^2 for the step before
+//   dC += <v, s> + <u, t>,   v <- rho^2 b y,   dX += 2 b rho y and e += <v, u> for the step before
 //
 // In the first step, which has none before it, dX += rho y. kGatherS: s = sum_j a_ij u_j was not kept, and is summed
 // again. A task has all columns of one replica, block after block, as dC and e are sums over them.
@@ -40,7 +40,6 @@ struct AdaPropagateBwd {
   static UGNN_DEVICE void run(const Args& a, const Lanes& lanes, const Task& task, int r, bool hub) {
     const int i = task.i;
     const acc_t c_i = per_node(a, a.c, i, r);
-    acc_t grad_c = 0, e = 0;
     for (int block = 0; block < a.columns.blocks; ++block) {
       const Columns columns(a.columns, lanes, kVec, r, block);
       acc_t y[kVec] = {}, t[kVec] = {}, s[kVec] = {};
@@ -57,24 +56,23 @@ struct AdaPropagateBwd {
           continue;
         }
       }
+      acc_t grad_c = 0, e = 0;
       if (task.owner && columns.active) {
         const int64_t at = int64_t(i) * a.columns.width + columns.offset;
         acc_t u[kVec], v[kVec];
         load<T>(u, a.u, at);
         load<T>(v, a.table, at);
         if (!kGatherS) load<T>(s, a.s, at);
-        grad_c += dot(v, s) + dot(u, t);
-        e += finish(a, i, r, at, y, u);
+        grad_c = dot(v, s) + dot(u, t);
+        e = finish(a, i, r, at, y, u);
       }
-    }
-    if (task.piece >= 0) return;
-    grad_c = sum_of_columns(lanes, grad_c);
-    e = sum_of_columns(lanes, e);
-    if (task.owner && lanes.column == 0) {
-      const int64_t at = int64_t(i) * columns(a) + r;
-      static_cast<acc_t*>(a.grad_c)[at] += grad_c;
-      const acc_t rho = number<acc_t>(a.rho, i);
-      if (a.next && rho > 0) static_cast<acc_t*>(a.e)[at] += e / (rho * rho);
+      grad_c = sum_of_columns(lanes, grad_c);
+      e = sum_of_columns(lanes, e);
+      if (task.owner && lanes.column == 0) {
+        const int64_t at = int64_t(i) * AdaPropagateBwd::columns(a) + r;
+        static_cast<acc_t*>(a.grad_c)[at] += grad_c;
+        if (a.next) static_cast<acc_t*>(a.e)[at] += e;
+      }
     }
   }
 
@@ -113,23 +111,26 @@ struct AdaPropagateBwd {
     }
   }
 
-  // <v, u> of the step before, with v as it is stored: docs/math.md says why
+  // <v, u> for the step before, with v as it is stored: docs/math.md says why
   static UGNN_DEVICE acc_t finish(const Args& a, int i, int r, int64_t at, const acc_t (&y)[kVec],
                                   const acc_t (&u)[kVec]) {
     const acc_t rho = number<acc_t>(a.rho, i);
     const acc_t q = a.next ? per_node(a, a.b, i, r) * rho : rho;
+    acc_t e = 0;
+    if (a.next) {
+      acc_t next[kVec] = {};
+      add_product(next, rho * q, y);
+      Raw<T, kVec> stored;
+      stored.set(next);
+      stored.store(static_cast<T*>(a.next) + at);
+      stored.get(next);
+      e = dot(next, u);
+    }
     acc_t grad_x[kVec];
     load<acc_t>(grad_x, a.grad_x, at);
     add_product(grad_x, a.next ? 2 * q : q, y);
     store<acc_t>(a.grad_x, at, grad_x);
-    if (!a.next) return 0;
-    acc_t next[kVec] = {};
-    add_product(next, rho * q, y);
-    Raw<T, kVec> stored;
-    stored.set(next);
-    stored.store(static_cast<T*>(a.next) + at);
-    stored.get(next);
-    return dot(next, u);
+    return e;
   }
 };
 
