@@ -2,6 +2,7 @@
 
 They run in parts, some hundred cases of one operator each, two at a time. A part that has passed is not run again until
 kernels, package or tests change, so that a run can be stopped and continued; build/gpu_full has what parts printed.
+After a change of one operator --tests runs its cases alone; the summary keeps the other rows, each with its commit.
 """
 
 import argparse
@@ -96,15 +97,24 @@ def name_of(tests):
     return re.sub(r".*/test_|.*::test_|\.py$|_statement", "", tests)
 
 
-def run_all(name, processes):
+def rows_of(summary):
+    """Lines of the table of a summary by their first column."""
+    text = summary.read_text() if summary.exists() else ""
+    return {found[1]: found[0] for found in re.finditer(r"^\| (\w+) \| \d.*$", text, re.M)}
+
+
+def run_all(name, chosen, processes):
     """Writes the summary of a backend; parts that did not pass."""
     backend, summary = BACKENDS[name], ROOT / f"docs/gpu_full_{name}.md"
-    commit = git("rev-parse", "--short", "HEAD")
     changed = bool(git("status", "--porcelain", "--untracked-files=no", *backend.sources))
+    commit = git("rev-parse", "--short", "HEAD") + " with changes" * changed
     state = hashlib.sha1(git("ls-tree", "HEAD", *backend.sources).encode()).hexdigest()[:10]
     folder = ROOT / "build/gpu_full" / f"{name}-{state}{'-changed' * changed}"
     folder.mkdir(parents=True, exist_ok=True)
-    wanted = parts(backend)
+    known = parts(backend)
+    wanted = {part: count for part, count in known.items() if not chosen or name_of(part[0]) in chosen}
+    if not wanted:
+        sys.exit(f"--tests must be among {', '.join(dict.fromkeys(name_of(part[0]) for part in known))}")
     print(f"{sum(wanted.values())} cases in {len(wanted)} parts, logs in {folder}", flush=True)
     results, jobs = {}, {}
     with ThreadPoolExecutor(processes) as pool:
@@ -126,19 +136,21 @@ def run_all(name, processes):
     lines = [
         f"# All cases of the {backend.title} kernels",
         "",
-        f"Written by `make test-gpu-full` on {datetime.date.today()} at commit {commit}{' with changes' * changed}.",
+        "Written by `make test-gpu-full`.",
         backend.text,
         f"{versions}, Python {platform.python_version()}.",
         "",
-        "| tests | cases | passed | failed | minutes of a process |",
-        "| --- | --- | --- | --- | --- |",
+        "| tests | cases | passed | failed | minutes of a process | date | commit |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
     ]
+    rows = rows_of(summary)
     for tests in dict.fromkeys(tests for tests, _, _ in wanted):
         own = [part for part in wanted if part[0] == tests]
         passed, failed, seconds = (sum(results[part][k] for part in own) for k in range(3))
-        count = sum(wanted[part] for part in own)
-        lines.append(f"| {name_of(tests)} | {count} | {passed} | {failed} | {seconds / 60:.0f} |")
-    summary.write_text("\n".join(lines) + "\n")
+        cells = (name_of(tests), sum(wanted[part] for part in own), passed, failed, f"{seconds / 60:.0f}")
+        rows[cells[0]] = f"| {' | '.join(map(str, cells))} | {datetime.date.today()} | {commit} |"
+    names = dict.fromkeys(name_of(tests) for tests, _, _ in known)
+    summary.write_text("\n".join(lines + [rows.get(name, f"| {name} | not run |") for name in names]) + "\n")
     print(f"summary in {summary}")
     return [part for part in wanted if results[part][0] != wanted[part]]
 
@@ -146,12 +158,13 @@ def run_all(name, processes):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("backends", nargs="*", help="triton, cuda; by default both")
+    parser.add_argument("--tests", nargs="+", metavar="NAME", help="operators, as in the summary; by default all")
     parser.add_argument("--processes", type=int, default=2)
     options = parser.parse_args()
     names = options.backends or list(BACKENDS)
     if unknown := set(names) - set(BACKENDS):
         parser.error(f"backends must be among {', '.join(BACKENDS)}, got {', '.join(sorted(unknown))}")
-    if bad := [part for name in names for part in run_all(name, options.processes)]:
+    if bad := [part for name in names for part in run_all(name, options.tests, options.processes)]:
         sys.exit(f"not passed: {bad}")
 
 
