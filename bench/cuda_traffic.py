@@ -12,9 +12,7 @@ pieces are in the count and in no bound.
 from __future__ import annotations
 
 import argparse
-import csv
 import sys
-import time
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,15 +22,14 @@ import torch
 from ugnn_fast.kernels.tune import power_law_graph
 
 import ugnn_fast as uf
-from bench.machine import Progress
+from bench.machine import RESULTS
 from bench.registry import dtype_name
 from bench.traffic import WIDTHS as WHOLE
-from bench.traffic_cases import CUDA_CASES, DTYPES, Case, with_weights
+from bench.traffic_cases import CUDA_CASES, DTYPES, Case, rows_of_all, with_weights, write
 from tests.cuda.emulated import Emulated, build, install, load
 from ugnn_fast import _backend
 
-RESULTS = Path(__file__).parent / "results"
-CSV_NAME, TABLE_NAME = "cuda_traffic.csv", "cuda_traffic.md"
+CSV_NAME = "cuda_traffic.csv"
 WIDTHS = (*WHOLE, 33)  # the last one is no multiple of any vector
 SECTOR = 32
 LIMIT, USEFUL = 1.05, 0.95  # goals: requested bytes over the bound, useful share of the sectors of rows
@@ -160,23 +157,13 @@ def main(argv: list[str] | None = None) -> None:
     args = parser.parse_args(argv)
     emulated = Counting(load(build("traced")))
     install(emulated)
-    progress = Progress()
     g = power_law_graph(1000, 18)  # with a hub that is cut
     graphs = {False: g, True: with_weights(g)}
     wanted = todo({name: CUDA_CASES[name] for name in args.cases}, args.widths)
-    rows, start = [], time.monotonic()
-    for at, (name, dtype, D) in enumerate(wanted):
-        left = (time.monotonic() - start) / at * (len(wanted) - at) if at else 60
-        progress.stage(f"{name}, {dtype_name(dtype)}, D {D} ({at + 1}/{len(wanted)})", left)
-        rows.append(row_of(emulated, name, graphs[CUDA_CASES[name].weighted], D, dtype))
-    args.out.mkdir(parents=True, exist_ok=True)
-    with (args.out / CSV_NAME).open("w", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS)
-        writer.writeheader()
-        writer.writerows(rows)
-    text = table(rows)
-    (args.out / TABLE_NAME).write_text(text)
-    print(text)
+    rows = rows_of_all(
+        wanted, lambda name, dtype, D: row_of(emulated, name, graphs[CUDA_CASES[name].weighted], D, dtype)
+    )
+    write(args.out / CSV_NAME, COLUMNS, rows, table(rows))
     for line in misses(rows):
         print(f"misses a goal: {line}", file=sys.stderr)
 

@@ -10,11 +10,9 @@ count and in no bound. Kernels without columns (local_smoothness, kept_degree, s
 from __future__ import annotations
 
 import argparse
-import csv
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +22,12 @@ from torch import Tensor
 from ugnn_fast.kernels import _launch
 
 import ugnn_fast as uf
-from bench.machine import Progress
+from bench.machine import RESULTS
 from bench.registry import dtype_name
-from bench.traffic_cases import CASES, Case, toy_graph
+from bench.traffic_cases import CASES, Case, rows_of_all, toy_graph, write
 from ugnn_fast._backend import _interpreting
 
-CSV_NAME, TABLE_NAME = "traffic.csv", "traffic.md"
+CSV_NAME = "traffic.csv"
 WIDTHS = (8, 16, 40, 64, 128)
 # of the propagation kernels, at most, times the no-reuse bound with the numbers of entries
 LIMIT = 1.10
@@ -137,26 +135,14 @@ def main(argv: list[str] | None = None) -> int:
     add = parser.add_argument
     add("--widths", nargs="+", type=int, default=list(WIDTHS), metavar="D", help=f"default: {WIDTHS}")
     add("--cases", nargs="+", choices=list(CASES), default=list(CASES), metavar="CASE", help=f"of {', '.join(CASES)}")
-    add("--out", type=Path, default=Path(__file__).parent / "results", help="folder (default: bench/results)")
+    add("--out", type=Path, default=RESULTS, help="folder (default: bench/results)")
     args = parser.parse_args(argv)
     if not _interpreting():
         return in_interpreter("bench.traffic", sys.argv[1:] if argv is None else argv)
-    progress = Progress()
     graphs = {weighted: toy_graph(weighted) for weighted in (False, True)}
     todo = [(name, dtype, D) for name in args.cases for dtype in CASES[name].dtypes for D in args.widths]
-    rows, start = [], time.monotonic()
-    for at, (name, dtype, D) in enumerate(todo):
-        left = (time.monotonic() - start) / at * (len(todo) - at) if at else 60
-        progress.stage(f"{name}, {dtype_name(dtype)}, D {D} ({at + 1}/{len(todo)})", left)
-        rows.append(row_of(name, graphs[CASES[name].weighted], D, dtype))
-    args.out.mkdir(parents=True, exist_ok=True)
-    with (args.out / CSV_NAME).open("w", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS)
-        writer.writeheader()
-        writer.writerows(rows)
-    text = table(rows)
-    (args.out / TABLE_NAME).write_text(text)
-    print(text)
+    rows = rows_of_all(todo, lambda name, dtype, D: row_of(name, graphs[CASES[name].weighted], D, dtype))
+    write(args.out / CSV_NAME, COLUMNS, rows, table(rows))
     over = too_much(rows)
     for line in over:
         print(f"over {LIMIT:.2f}: {line}", file=sys.stderr)

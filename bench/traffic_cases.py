@@ -14,9 +14,12 @@ and both bounds are their tables.
 
 from __future__ import annotations
 
+import csv
 import functools
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,6 +27,8 @@ from torch import Tensor
 from ugnn_fast.kernels.tune import power_law_graph
 
 import ugnn_fast as uf
+from bench.machine import Progress
+from bench.registry import dtype_name
 
 DTYPES = (torch.float32, torch.bfloat16)
 
@@ -290,3 +295,24 @@ def toy_graph(weighted: bool = False) -> uf.Graph:
 def with_weights(g: uf.Graph) -> uf.Graph:
     """The same graph with a weight, 1, for every entry."""
     return uf.Graph.from_edge_index(g.edge_index, g.num_nodes, torch.ones(g.num_edges), self_loops=False)
+
+
+def rows_of_all(todo: Sequence[tuple[str, torch.dtype, int]], row_of: Callable[..., dict]) -> list[dict]:
+    """row_of(case, dtype, D) of each, with progress."""
+    progress, rows, start = Progress(), [], time.monotonic()
+    for at, (name, dtype, D) in enumerate(todo):
+        left = (time.monotonic() - start) / at * (len(todo) - at) if at else 60
+        progress.stage(f"{name}, {dtype_name(dtype)}, D {D} ({at + 1}/{len(todo)})", left)
+        rows.append(row_of(name, dtype, D))
+    return rows
+
+
+def write(path: Path, columns: Sequence[str], rows: list[dict], text: str) -> None:
+    """path, a CSV, and the text beside it as Markdown."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, columns)
+        writer.writeheader()
+        writer.writerows(rows)
+    path.with_suffix(".md").write_text(text)
+    print(text)

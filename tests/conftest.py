@@ -165,3 +165,14 @@ def poisoned_memory(request, monkeypatch):
     for block, size in blocks:
         assert block[:_GUARD].isnan().all(), "a kernel wrote before the start of its output"
         assert block[_GUARD + size :].isnan().all(), "a kernel wrote past the end of its output"
+
+
+@pytest.fixture
+def shipped_data_alone(monkeypatch, tmp_path):
+    """No data sets but those of the package, an empty folder to work in, one thread."""
+    monkeypatch.delenv("UGNN_DATA", raising=False)
+    monkeypatch.chdir(tmp_path)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)

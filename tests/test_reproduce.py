@@ -20,14 +20,7 @@ from ugnn_fast.experiments.train import Epoch, Run, TrainResult
 module = sys.modules["ugnn_fast.experiments.reproduce"]  # the package has a function of that name
 
 
-@pytest.fixture(autouse=True)
-def shipped_only(monkeypatch, tmp_path):
-    monkeypatch.delenv("UGNN_DATA", raising=False)
-    monkeypatch.chdir(tmp_path)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("shipped_data_alone")
 
 
 def row(**changes):

@@ -5,7 +5,6 @@ import sys
 import time
 
 import pytest
-import torch
 
 import ugnn_fast as uf
 from ugnn_fast import cli
@@ -16,14 +15,7 @@ from ugnn_fast.experiments.train import Epoch, TrainResult
 module = sys.modules["ugnn_fast.experiments.search"]  # the package has a function of that name
 
 
-@pytest.fixture(autouse=True)
-def one_thread(monkeypatch, tmp_path):
-    monkeypatch.delenv("UGNN_DATA", raising=False)
-    monkeypatch.chdir(tmp_path)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("shipped_data_alone")
 
 
 @pytest.fixture

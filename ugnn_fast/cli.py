@@ -265,7 +265,7 @@ def _search(args: argparse.Namespace) -> int:
         attacked = f" {rate} %" if rate else ""
         print(f"{model} on {dataset}{attacked}: validation {best.val:.2f} %, {best.settings.text()}")
     if not found:
-        print("nothing to search: the table has all of these rows from a search")
+        print("nothing to search: the table has all of these rows, and their trials beside it")
     print(f"settings in {args.out}")
     return 0
 

@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 
 import ugnn_fast as uf
+from tests.nn.gradients import assert_replicas_are_models, assert_same, gradients
 from ugnn_fast.nn import GAT, GATLayer
 from ugnn_fast.testing import sample_graphs
 
@@ -41,22 +42,6 @@ def layer_of(layer, x, g):
 
 def logits_of(net, x, g):
     return layer_of(net.layer2, F.elu(layer_of(net.layer1, x, g)), g)
-
-
-def gradients(net, logits):
-    """Of a loss in which every logit has its own weight."""
-    weight = torch.linspace(-1, 2, logits.numel(), dtype=logits.dtype).reshape(logits.shape)
-    net.zero_grad()
-    (weight * logits).sum().backward()
-    return {name: parameter.grad.clone() for name, parameter in net.named_parameters()}
-
-
-def assert_same(found, expected):
-    assert found.keys() == expected.keys()
-    for name in found:
-        torch.testing.assert_close(
-            found[name], expected[name], rtol=1e-9, atol=1e-11, msg=lambda m, n=name: f"{n}: {m}"
-        )
 
 
 @pytest.mark.parametrize("layout", ["dense", "sparse"])
@@ -107,20 +92,8 @@ def test_each_replica_is_a_model_of_its_own(layout):
     x = features(g.num_nodes)
     x = x if layout == "dense" else x.to_sparse_csr()
     many = model(replicas=R, out_heads=2).eval()
-    logits = many(x, g)
-    assert logits.shape == (g.num_nodes, R, CLASSES)
-    many_gradients = gradients(many, logits)
-    weight = torch.linspace(-1, 2, logits.numel(), dtype=logits.dtype).reshape(logits.shape)
-    for r in range(R):
-        one = model(out_heads=2).eval()
-        one.load_state_dict({name: value[r] for name, value in many.state_dict().items()})
-        expected = one(x, g)
-        torch.testing.assert_close(logits[:, r], expected)
-        (weight[:, r] * expected).sum().backward()
-        assert_same(
-            {name: value[r] for name, value in many_gradients.items()},
-            {name: parameter.grad for name, parameter in one.named_parameters()},
-        )
+    assert many(x, g).shape == (g.num_nodes, R, CLASSES)
+    assert_replicas_are_models(many, lambda: model(out_heads=2).eval(), x, g)
 
 
 def test_replicas_differ_in_their_masks():

@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 
 import ugnn_fast as uf
+from tests.nn.gradients import assert_replicas_are_models, assert_same, gradients
 from ugnn_fast.nn import GCN, GPRGNN, SGC
 from ugnn_fast.testing import sample_graphs
 
@@ -61,20 +62,6 @@ def expected_logits(net, x, g):
     return sum(net.gamma[k] * torch.linalg.matrix_power(S, k) @ scores for k in range(net.steps + 1))
 
 
-def gradients(net, logits):
-    weight = torch.linspace(-1, 2, logits.numel(), dtype=logits.dtype).reshape(logits.shape)
-    found = torch.autograd.grad((weight * logits).sum(), list(net.parameters()))
-    return dict(zip(dict(net.named_parameters()), found, strict=True))
-
-
-def assert_same(found, expected):
-    assert found.keys() == expected.keys()
-    for name in found:
-        torch.testing.assert_close(
-            found[name], expected[name], rtol=1e-9, atol=1e-11, msg=lambda m, n=name: f"{n}: {m}"
-        )
-
-
 @pytest.mark.parametrize("layout", ["dense", "sparse"])
 @pytest.mark.parametrize("graph", GRAPHS)
 @pytest.mark.parametrize("name", MODELS)
@@ -102,20 +89,7 @@ def test_dense_x_passes_a_gradient_on(name):
 def test_each_replica_is_a_model_of_its_own(name, layout):
     g, R = sample_graphs()["power_law"], 3
     x = features(g.num_nodes, layout)
-    many = model(name, replicas=R).eval()
-    logits = many(x, g)
-    many_gradients = gradients(many, logits)
-    weight = torch.linspace(-1, 2, logits.numel(), dtype=logits.dtype).reshape(logits.shape)
-    for r in range(R):
-        one = model(name).eval()
-        one.load_state_dict({key: value[r] for key, value in many.state_dict().items()})
-        expected = one(x, g)
-        torch.testing.assert_close(logits[:, r], expected)
-        (weight[:, r] * expected).sum().backward()
-        assert_same(
-            {key: value[r] for key, value in many_gradients.items()},
-            {key: value.grad for key, value in one.named_parameters()},
-        )
+    assert_replicas_are_models(model(name, replicas=R).eval(), lambda: model(name).eval(), x, g)
 
 
 @pytest.mark.parametrize("name", ["gcn", "gcn-widening", "gprgnn"])

@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 
 import ugnn_fast as uf
+from tests.nn.gradients import assert_replicas_are_models, assert_same, gradients
 from ugnn_fast.nn import APPNP, AdaUGNN
 from ugnn_fast.testing import sample_graphs
 
@@ -66,22 +67,6 @@ def aggregated(g, x, c, steps):
 def expected_logits(net, x, g):
     c = c_of(net, x, g) if isinstance(net, AdaUGNN) else torch.full((g.num_nodes,), net.s, dtype=x.dtype)
     return aggregated(g, scores_of(net, x), c, net.steps)
-
-
-def gradients(net, logits):
-    """Of a loss in which every logit has its own weight."""
-    weight = torch.linspace(-1, 2, logits.numel(), dtype=logits.dtype).reshape(logits.shape)
-    net.zero_grad()
-    (weight * logits).sum().backward()
-    return {name: parameter.grad.clone() for name, parameter in net.named_parameters()}
-
-
-def assert_same(found, expected):
-    assert found.keys() == expected.keys()
-    for name in found:
-        torch.testing.assert_close(
-            found[name], expected[name], rtol=1e-9, atol=1e-11, msg=lambda m, n=name: f"{n}: {m}"
-        )
 
 
 GRAPHS = ("power_law", "star", "isolated", "two_components", "weighted")
@@ -187,20 +172,9 @@ def test_each_replica_is_a_model_of_its_own(name, layout):
     x = features(g.num_nodes)
     x = x if layout == "dense" else x.to_sparse_csr()
     many = model(kind, replicas=R, **options).eval()
-    logits = many(x, g)
-    assert logits.shape == (g.num_nodes, R, CLASSES)
-    many_gradients = gradients(many, logits)
-    weight = torch.linspace(-1, 2, logits.numel(), dtype=logits.dtype).reshape(logits.shape)
-    for r in range(R):
-        one = model(kind, **options).eval()
-        one.load_state_dict({name: value[r] for name, value in many.state_dict().items()})
-        expected = one(x, g)
-        torch.testing.assert_close(logits[:, r], expected)
-        (weight[:, r] * expected).sum().backward()
-        assert_same(
-            {name: value[r] for name, value in many_gradients.items()},
-            {name: parameter.grad for name, parameter in one.named_parameters()},
-        )
+    assert many(x, g).shape == (g.num_nodes, R, CLASSES)
+    ones = assert_replicas_are_models(many, lambda: model(kind, **options).eval(), x, g)
+    for r, one in enumerate(ones):
         if kind is AdaUGNN:
             torch.testing.assert_close(many.smoothness(x, g)[:, r], one.smoothness(x, g))
 

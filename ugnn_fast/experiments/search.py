@@ -121,18 +121,20 @@ def search_all(
 ) -> dict[Key, Trial]:
     """Searches for every model on every (data set, rate) and writes each row into the table `out` as it is found.
 
-    The time is shared by the work of an epoch; what one search leaves of its share goes to the others. A table that is
-    there already is added to; rows whose source is a search are left as they are, so that a search that was stopped
-    goes on. Trials are appended to the file beside it, NAME_trials.csv.
+    The time is shared by the work of an epoch; what one search leaves of its share goes to the others. Trials are
+    appended to the file beside the table, NAME_trials.csv. A table that is there already is added to: rows of a search
+    whose trials are in that file are left as they are, so that a search that was stopped goes on.
     """
     out = Path(out)
+    trials_file = out.with_name(f"{out.stem}_trials.csv")
     table = read_table(out) if out.exists() else dict(shipped_table())
+    tried = _tried(trials_file)
     tasks = []
     for name, rate in graphs:
         data = datasets.load(name, root, rate=rate)
         for model in models:
             key = model, name, rate
-            if key in table and table[key][1].startswith("search"):
+            if key in tried and key in table and table[key][1].startswith("search"):
                 continue
             start = settings_for(name, model, rate, table)
             tasks.append((key, data, start, work(model, data, start)))
@@ -154,9 +156,17 @@ def search_all(
         text = f"search {date}: validation {best.val:.2f} % ({best.runs} runs; {best.epochs} epochs)"
         table[key] = replace(best.settings, epochs=start.epochs), text
         out.parent.mkdir(parents=True, exist_ok=True)
-        _append_trials(out.with_name(f"{out.stem}_trials.csv"), key, trials)
+        _append_trials(trials_file, key, trials)
         write_table(out, table)
     return found
+
+
+def _tried(path: Path) -> set[Key]:
+    """What the trials in a file are of."""
+    if not path.exists():
+        return set()
+    with open(path, newline="") as file:
+        return {(row["model"], row["dataset"], int(row["rate"])) for row in csv.DictReader(file)}
 
 
 def _append_trials(path: Path, key: Key, trials: Sequence[Trial]) -> None:
