@@ -1,5 +1,6 @@
 """The CUDA kernels on the emulator: builds the module, and is the launcher of backend "cuda-emulated"."""
 
+import fcntl
 import importlib.util
 import inspect
 import os
@@ -35,10 +36,13 @@ def build(
     ]  # fmt: skip
     # the compiler needs no sanitizer
     environment = {**os.environ, "PATH": _PATH, "LD_PRELOAD": ""}
-    for words in (configure, ["cmake", "--build", folder]):
-        done = subprocess.run([str(word) for word in words], env=environment, capture_output=True, text=True)
-        if done.returncode:
-            raise RuntimeError(done.stdout[-4000:] + done.stderr[-4000:])
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # several processes of tests begin at once
+        for words in (configure, ["cmake", "--build", folder]):
+            done = subprocess.run([str(word) for word in words], env=environment, capture_output=True, text=True)
+            if done.returncode:
+                raise RuntimeError(done.stdout[-4000:] + done.stderr[-4000:])
     (module,) = folder.glob(f"{name}_{kind}.*.so")
     return module
 

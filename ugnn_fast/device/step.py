@@ -95,7 +95,8 @@ def degrees(graph: tuple, dtype: torch.dtype, backend: str) -> Tensor:
 def rsqrt_degree(graph: tuple, dtype: torch.dtype, backend: str) -> Tensor:
     """rho_i, [N], float32 or float64."""
     degree = degrees(graph, dtype, backend)
-    return torch.where(degree > 0, degree, torch.inf).rsqrt()
+    # every table is multiplied by it: it shall be off by its own rounding alone
+    return torch.where(degree > 0, degree, torch.inf).double().rsqrt().to(dtype)
 
 
 def column(values: Tensor, like: Tensor) -> Tensor:

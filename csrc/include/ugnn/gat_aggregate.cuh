@@ -358,7 +358,9 @@ struct GatAggregateBwd {
       add(a.grad_score, at, part, positive);
       if (part == a.heads.parts - 1) static_cast<acc_t*>(a.grad_score)[at] -= sums.totals[0];
     } else {
-      add(a.t, at, part, positive + negative);
+      // alpha as rebuilt from a rounded lse sums up to nearly 1, and t shall be a mean: it is subtracted from its terms
+      const acc_t total = sums.totals[0] + sums.totals[kSums - 1];
+      add(a.t, at, part, total == 0 ? acc_t(0) : (positive + negative) / total);
       add(a.grad_score, at, part, (1 - slope) * (positive * sums.totals[kSums - 1] - negative * sums.totals[0]));
     }
   }
