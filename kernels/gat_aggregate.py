@@ -261,7 +261,7 @@ def gat_aggregate_bwd_kernel(
         tl.store(grad_x_ptr + at, grad_x.to(grad_x_ptr.dtype.element_ty), mask=mask)
         grad = dot + slope * dot_negative - tl.where(first_h[None, :], total, 0.0)
     else:
-        # alpha as rebuilt from a rounded lse sums up to nearly 1, and t shall be a mean: it is subtracted from its terms
+        # alpha as rebuilt from a rounded lse sums up to nearly 1; t, subtracted from its terms, shall be their mean
         of_all = total + total_negative
         tl.store(t_ptr + at_part, (dot + dot_negative) / tl.where(of_all == 0, 1.0, of_all), mask=mask_head)
         grad = (1 - slope) * (dot * total_negative - dot_negative * total)

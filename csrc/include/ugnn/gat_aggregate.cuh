@@ -358,7 +358,7 @@ struct GatAggregateBwd {
       add(a.grad_score, at, part, positive);
       if (part == a.heads.parts - 1) static_cast<acc_t*>(a.grad_score)[at] -= sums.totals[0];
     } else {
-      // alpha as rebuilt from a rounded lse sums up to nearly 1, and t shall be a mean: it is subtracted from its terms
+      // alpha as rebuilt from a rounded lse sums up to nearly 1; t, subtracted from its terms, shall be their mean
       const acc_t total = sums.totals[0] + sums.totals[kSums - 1];
       add(a.t, at, part, total == 0 ? acc_t(0) : (positive + negative) / total);
       add(a.grad_score, at, part, (1 - slope) * (positive * sums.totals[kSums - 1] - negative * sums.totals[0]));
