@@ -13,7 +13,9 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 import ugnn_fast as uf
-from ugnn_fast import testing
+from ugnn_fast import _graph_build, testing
+from ugnn_fast import graph as graph_module
+from ugnn_fast._native import native, reason
 
 # Inductor's own cache does not see that a fake kernel has changed since it was filled.
 _compiled = tempfile.TemporaryDirectory(prefix="ugnn-inductor-")
@@ -176,3 +178,13 @@ def shipped_data_alone(monkeypatch, tmp_path):
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture(params=["native", "numpy"])
+def builder(request, monkeypatch):
+    """Every test with it runs with both builders behind Graph."""
+    if request.param == "native" and native is None:
+        pytest.skip(f"native builder: {reason}")
+    chosen = native if request.param == "native" else _graph_build
+    monkeypatch.setattr(graph_module, "_builder", chosen)
+    return chosen
