@@ -132,7 +132,10 @@ OP = Op(
     work=work,
     contenders=(
         Contender(OURS, ours("cpu"), 'uf.ada_propagate, memory="save"'),
-        Contender(f"{OURS} recompute", ours("cpu", "recompute"), 'the same, memory="recompute"'),
+        *(
+            Contender(f"{OURS} {memory}", ours("cpu", memory), f'the same, memory="{memory}"')
+            for memory in ("recompute", "checkpoint")
+        ),
         Contender("torch_scatter", torch_scatter, "gather and index_add, torch's autograd", refuse=refuse_messages),
         Contender("torch_csr_plain", torch_csr(TorchCsrPlain), "stored edge weights, MKL products, backward by hand"),
         Contender("torch_csr", torch_csr(TorchCsr), "the same, tuned: memory reused, dC by MKL's sampled product"),
