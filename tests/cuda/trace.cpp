@@ -133,13 +133,15 @@ class Tracer : public Observer {
   }
 
   std::string near(uintptr_t begin) const {
+    const Buffer* nearest = nullptr;
+    uintptr_t distance = 4096;
     for (const Buffer& buffer : buffers) {
-      if (begin + 4096 >= buffer.begin && begin < buffer.end + 4096) {
-        return " at byte " + std::to_string(int64_t(begin - buffer.begin)) + " of " + buffer.name + " of " +
-               std::to_string(buffer.end - buffer.begin);
-      }
+      const uintptr_t to = begin < buffer.begin ? buffer.begin - begin : begin < buffer.end ? 0 : begin - buffer.end;
+      if (to < distance) nearest = &buffer, distance = to;
     }
-    return " far from any argument";
+    if (!nearest) return " far from any argument";
+    return " at byte " + std::to_string(int64_t(begin - nearest->begin)) + " of " + nearest->name + " of " +
+           std::to_string(nearest->end - nearest->begin);
   }
 
   // Shared memory of a block that has ended may be that of another one now.
