@@ -233,7 +233,7 @@ def _add_search(commands) -> None:
     add("--datasets", nargs="+", required=True, metavar="NAME", help="NAME.npz of --root, $UGNN_DATA or the package")
     add("--rates", nargs="+", type=int, default=[0], metavar="RATE", help="attacks in percent, for mettack_*")
     add("--budget", type=float, default=10.0, metavar="MINUTES", help="time for all of it (default: 10)")
-    add("--runs", type=int, default=5, metavar="N", help="runs of each setting (default: 5)")
+    add("--runs", type=int, default=5, metavar="N", help="runs of each setting in the last round (default: 5)")
     add("--epochs", type=int, metavar="N", help="epochs of the last round (default: 400)")
     add("--over", nargs="+", metavar="NAME", help="search these settings only, in one stage")
     add("--out", default="settings.csv", metavar="FILE", help="the table; NAME_trials.csv beside it holds all trials")

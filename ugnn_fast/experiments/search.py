@@ -1,7 +1,8 @@
 """Search for settings by validation accuracy: successive halving, with the runs of one setting side by side.
 
-All candidates are trained for a few epochs, the best third of them for three times as many, and so on until the last
-few have all epochs. Test accuracy is never looked at. A second stage refines what the first has found.
+All candidates are trained for a few epochs, the best quarter of them for four times as many with more runs each, and so
+on until the last few have all epochs and runs. Test accuracy is never looked at. A second stage refines what the first
+has found.
 """
 
 from __future__ import annotations
@@ -45,8 +46,10 @@ STAGES: dict[str, tuple[tuple[str, ...], ...]] = {
     "gprgnn": (("steps", "s"), _OPTIMIZER),
     "ada-ugnn": (("steps", "s", "soft"), _OPTIMIZER),
 }
-_KEEP = 3  # one of so many goes on to the next round
+_KEEP = 4  # one of so many goes on to the next round
 _FIRST_EPOCHS = 30
+_FEWEST_RUNS = 2
+_PATIENCE = 100  # epochs without a better validation accuracy, after which little is to be expected
 
 
 @dataclass(frozen=True)
@@ -194,24 +197,25 @@ def _stage(
     # if the time is too short for all of them, then for some from everywhere
     every = [every[0], *random.Random(0).sample(every[1:], len(every) - 1)]
     share = 0.0  # of the bar
-    spent = 0.0  # seconds per setting and epoch
+    spent = 0.0  # seconds per run and epoch
     best = Trial(every[0], -math.inf, 0, 0)
     for number, epochs in enumerate(rounds):
         left = seconds - (time.monotonic() - begun)
-        if spent * epochs > left:
+        part = _runs_of_round(runs, len(rounds) - 1 - number)
+        if spent * epochs * part > left:
             break
-        # rounds take about the same time: a third of the settings, three times the epochs
+        # rounds take about the same time: a quarter of the settings, four times the epochs
         until = time.monotonic() + left / (len(rounds) - number)
         start, done = time.monotonic(), []
         for settings in every:
-            done.append(_trial(dataset, model, settings, runs, epochs))
+            done.append(_trial(dataset, model, settings, part, epochs))
             progress.note(f"epochs {epochs}, {len(done)}/{len(every)}, best {max(t.val for t in done):.2f} %")
             now = min(99.0, 100 * (time.monotonic() - begun) / seconds)
             progress.advance(now - share)
             share = now
             if time.monotonic() > until:
                 break
-        spent = (time.monotonic() - start) / (len(done) * epochs)
+        spent = (time.monotonic() - start) / (len(done) * epochs * part)
         trials += done
         done.sort(key=lambda trial: -trial.val)  # stable: of equal ones the first
         best = done[0]
@@ -230,12 +234,17 @@ def _rounds(epochs: int) -> list[int]:
     return [*rounds, epochs]
 
 
+def _runs_of_round(runs: int, rounds_left: int) -> int:
+    """All runs in the last round, half of them in the one before, and so on."""
+    return max(min(runs, _FEWEST_RUNS), -(-runs // 2**rounds_left))
+
+
 def _trial(dataset: Dataset, model: str, settings: Settings, runs: int, epochs: int) -> Trial:
     """Runs on the first splits, in turn, with seeds from 1000 on: those of experiments are others."""
     splits = len(dataset.splits)
     every = [Run(k % splits, 1000 + k) for k in range(runs)]
     size = replicas_at_once(model, dataset, settings, runs)
-    short = replace(settings, epochs=epochs)
+    short = replace(settings, epochs=epochs, patience=_PATIENCE)
     values = []
     for first in range(0, runs, size):
         results = train_runs(dataset, model, short, every[first : first + size])
