@@ -18,8 +18,10 @@ from torch import Tensor
 
 from bench.machine import compiled
 from bench.registry import Gather, Results, Work
+from ugnn_fast.ops._native_call import padded_width
 
 LABEL = "bare gather"
+_DTYPES = {4: torch.float32, 2: torch.bfloat16}
 # (hint, distance): none, into all caches, past the first one
 _PREFETCH = ((0, 0), *itertools.product((1, 2), (16, 32, 64)))
 _CHAINS = (1, 2)
@@ -40,9 +42,9 @@ def library() -> ctypes.CDLL:
     return loaded
 
 
-def padded(width: int) -> int:
-    """Columns of a table: 4, or a multiple of 8."""
-    return 4 if width <= 4 else -(-width // 8) * 8
+def padded(width: int, itemsize: int) -> int:
+    """Values of a row in the tables of the kernels, in whole vectors."""
+    return -(-padded_width(_DTYPES[itemsize], width) // 4) * 4
 
 
 def orders(gather: Gather) -> list[tuple[Tensor, Tensor]]:
@@ -72,10 +74,9 @@ class Way(NamedTuple):
 
 def passes_of(rowptr: Tensor, col: Tensor, table_rows: int, width: int, itemsize: int) -> Callable[[int, Way], Tensor]:
     """call(passes, way) -> a table, of zeros that lie in memory."""
-    dtype = torch.float32 if itemsize == 4 else torch.bfloat16
-    N, columns = len(rowptr) - 1, padded(width)
+    N, columns = len(rowptr) - 1, padded(width, itemsize)
     # written, as pages that never were are all the same one
-    table, out = (torch.empty(rows, columns, dtype=dtype).fill_(0) for rows in (table_rows, N))
+    table, out = (torch.empty(rows, columns, dtype=_DTYPES[itemsize]).fill_(0) for rows in (table_rows, N))
     gather = library().bare_gather
 
     def call(passes: int, way: Way) -> Tensor:

@@ -81,7 +81,7 @@ def rows_of(found: Measured, bandwidth: dict[str, float], common: dict[str, obje
         compared = contender is not None and contender.ours and contender.exact
         peak = found.peaks.get(label, {}).get(found.mode)
         moved = work.bytes(itemsize)
-        table = max(gather.table_rows * bound.padded(gather.width) * itemsize for gather in work.gathers)
+        table = max(gather.table_rows * bound.padded(gather.width, itemsize) * itemsize for gather in work.gathers)
         error = found.max_error.get(label)
         name = bound.LABEL if contender is None else contender.name
         rows.append(

@@ -17,7 +17,7 @@ void ada_propagate_backward_any(const AdaPropagateBackward& a) {
 
 int64_t padded_width_any(DType dtype, int64_t D) {
   int64_t width = 0;
-  for_dtype(dtype, [&](auto t) { width = Slices<decltype(t)>{1, D}.padded_width(); });
+  for_dtype(dtype, [&](auto t) { width = Slices<decltype(t)>{1, D, true}.padded_width(); });
   return width;
 }
 

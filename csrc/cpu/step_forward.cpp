@@ -9,6 +9,7 @@ UGNN_STEP_KERNEL(float, Weighting::kNode, false, Epilogue::kForward)
 UGNN_STEP_KERNEL(float, Weighting::kNodeInRow, false, Epilogue::kForward)
 UGNN_STEP_KERNEL(bfloat16, Weighting::kUnit, false, Epilogue::kForward)
 UGNN_STEP_KERNEL(bfloat16, Weighting::kNode, false, Epilogue::kForward)
+UGNN_STEP_KERNEL(bfloat16, Weighting::kNodeInRow, false, Epilogue::kForward)
 
 }  // namespace UGNN_ISA
 }  // namespace ugnn

@@ -39,7 +39,7 @@ def test_order_by_length_is_the_same_matrix():
 @pytest.mark.parametrize("width", [1, 3, 7, 16, 20, 40, 48, 64, 100, 130, 200])
 @pytest.mark.parametrize("itemsize", [4, 2])
 def test_sums(gather, width, itemsize):
-    columns = bound.padded(width)
+    columns = bound.padded(width, itemsize)
     rowptr, col = bound.orders(graph_gather(width))[0]
     N = len(rowptr) - 1
     x = torch.randint(-3, 4, (N, columns)).float()  # small integers: exact in bfloat16

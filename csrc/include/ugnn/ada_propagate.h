@@ -59,7 +59,7 @@ void replicas_of(const Slices<T>& slices, const SliceRange& range, int64_t RC, i
 template <class T>
 int64_t ada_propagate_forward(const AdaPropagateForward& a, const SliceRange& range) {
   using A = acc_t<T>;
-  const Slices<T> all_slices{a.R, a.D};
+  const Slices<T> all_slices{a.R, a.D, a.c != nullptr};
   const int64_t N = a.g.N, ldx = a.R * a.D;
   const int max_ld = all_slices.max_ld();
   int64_t bad_c = -1, first_r, end_r;
@@ -117,7 +117,7 @@ int64_t ada_propagate_forward(const AdaPropagateForward& a, const SliceRange& ra
     for (int64_t number = range.first; number < range.end && bad_c < 0; ++number) {
       const Slice slice = all_slices.at(number);
       const int64_t table_size = N * slice.ld, replica = a.RC > 1 ? slice.r * N : 0;
-      const StepRun<T> run = forward_kernel<T>(a.g, a.c, slice.width);
+      const StepRun<T> run = forward_kernel<T>(a.g, a.c, slice.width, slice.ld);
       if (a.c) step.c = c.get() + replica;
       T* first = u ? u : work.get();
       T* turns = work.get() + (u ? 0 : table_size);
@@ -125,7 +125,7 @@ int64_t ada_propagate_forward(const AdaPropagateForward& a, const SliceRange& ra
         return k == 0 ? first : u && k % a.every == 0 ? u + k / a.every * table_size : turns + k % 2 * table_size;
       };
       auto scaled = [&](int64_t p) { return rho.get()[p]; };
-      const A* in_row = a.c && c_in_row<T>(a.g, slice.width) ? step.c : nullptr;
+      const A* in_row = a.c && c_in_row<T>(a.g, slice.width, slice.ld) ? step.c : nullptr;
       fill_table(first, slice, x, ldx, view.order, scaled, in_row, begin, end);
       for (int64_t p = begin; p < end; ++p) {
         const A rho_p = rho.get()[p], b_p = b[replica + p], agg = a.c ? b_p : A(2 * a.c_value) * b_p;
@@ -168,7 +168,7 @@ void ada_propagate_forward(AdaPropagateForward& a) {
 template <class T>
 void ada_propagate_backward(const AdaPropagateBackward& a, const SliceRange& range) {
   using A = acc_t<T>;
-  const Slices<T> all_slices{a.R, a.D};
+  const Slices<T> all_slices{a.R, a.D, true};
   const int64_t N = a.g.N, ldx = a.R * a.D;
   const int max_ld = all_slices.max_ld();
   int64_t first_r, end_r;
@@ -229,7 +229,7 @@ void ada_propagate_backward(const AdaPropagateBackward& a, const SliceRange& ran
       // the last step's own terms: v = rho b G, 2 b G for x, b <G, H_K> = <v, H_K> / rho for b
       T* tables[2] = {work.get(), work.get() + table_size};
       T* sums = work.get() + 2 * table_size;
-      const bool in_row = c_in_row<T>(a.g, slice.width);
+      const bool in_row = c_in_row<T>(a.g, slice.width, slice.ld);
       for (int64_t p = begin; p < end; ++p) {
         using V = vec_t<A, kBlock>;
         const int64_t i = view.user_row(p), at = i * ldx + slice.first;
@@ -247,11 +247,12 @@ void ada_propagate_backward(const AdaPropagateBackward& a, const SliceRange& ran
           }
           if (grad_c) dot += v * load_first<kBlock>(static_cast<const T*>(a.h) + at + d, columns);
         });
+        if (in_row) put_c(tables[0] + p * slice.ld, slice.ld, step.c[p]);
         // without neighbours b is 1/2 whatever c is
         if (grad_c && rho_p > 0) step.grad_b[p] += sum_lanes<A, kBlock>(dot) / rho_p;
       }
       split.wait();
-      const StepRun<T> run = backward_kernel<T>(a.g, slice.width);
+      const StepRun<T> run = backward_kernel<T>(a.g, slice.width, slice.ld);
       auto kept_or_again = [&](int64_t k) {
         return k % a.every == 0 ? u + k / a.every * table_size : again_u.get() + (k % a.every - 1) * table_size;
       };
@@ -267,7 +268,7 @@ void ada_propagate_backward(const AdaPropagateBackward& a, const SliceRange& ran
           again.ldx = again.ldo = slice.ld;
           again.out = again_u.get() + j % a.every * table_size;
           again.next = nullptr;
-          run_step(forward_kernel<T>(a.g, true, slice.width), again, split);
+          run_step(forward_kernel<T>(a.g, true, slice.width, slice.ld), again, split);
         }
         if (gather_s) {
           Step<T> again = step;
@@ -277,7 +278,7 @@ void ada_propagate_backward(const AdaPropagateBackward& a, const SliceRange& ran
           again.out = sums;
           again.next = nullptr;
           again.ldo = slice.ld;
-          run_step(forward_kernel<T>(a.g, false, slice.width), again, split);
+          run_step(forward_kernel<T>(a.g, false, slice.width, slice.ld), again, split);
         }
         const int64_t turn = (a.K - 1 - k) % 2;
         step.table = tables[turn];
@@ -285,10 +286,9 @@ void ada_propagate_backward(const AdaPropagateBackward& a, const SliceRange& ran
         step.u = u_k;
         step.s = !grad_c ? nullptr : gather_s ? sums : s + k * table_size;
         step.first = k == 0;
-        // every second step adds to the gradient of x, for itself and the one before; bfloat16 would round that
-        const bool alone = !std::is_same_v<T, acc_t<T>>;
-        step.grad_x = alone || k % 2 == 0 ? grad_x : nullptr;
-        step.both = !alone && k < a.K - 1;
+        // every second step adds to the gradient of x, for itself and the one before
+        step.grad_x = k % 2 == 0 ? grad_x : nullptr;
+        step.both = k < a.K - 1;
         run_step(run, step, split);
       }
       if (u) u += kept * table_size;

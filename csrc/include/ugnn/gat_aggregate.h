@@ -285,7 +285,7 @@ void run_gat_pass(const GatStep<T>& step, const GatSlices<T>& slices, RowSplit& 
   const Csr& g = step.scores.g;
   for (int64_t number = 0; number < slices.count(); ++number) {
     const GatSlice slice = slices.at(number);
-    for_vector_shape<T>(padded(slice.width < 4 ? 4 : slice.width), [&](auto shape) {
+    for_vector_shape<T>(padded<T>(slice.width < 4 ? 4 : slice.width), [&](auto shape) {
       GatKernel<T, shape.kLanes, shape.kVecs, kPass> kernel(step, slice);
       int64_t begin, end;
       if (g.H) {

@@ -121,7 +121,7 @@ void neighbor_stat(const NeighborStat& a, const SliceRange& range) {
   const int max_ld = all_slices.max_ld();
   const T* x = static_cast<const T*>(a.x);
   A* logits = static_cast<A*>(a.c);
-  const bool x_is_table = slices == 1 && padded(int(a.D)) == a.D;
+  const bool x_is_table = slices == 1 && padded<T>(int(a.D)) == a.D;
   Buffer<T> work(x_is_table ? 0 : N * max_ld);
   RowSplit split;
   split_rows(range.threads, a.g, split);

@@ -30,25 +30,25 @@ struct StepCoef {
 inline bool is_zero(const CoefView& view) { return view.scale == 0; }
 
 template <class T>
-StepRun<T> propagate_kernel(const PropagateForward& a, bool general, int columns) {
+StepRun<T> propagate_kernel(const PropagateForward& a, bool general, const Slice& slice) {
   constexpr Epilogue kGeneral = Epilogue::kGeneral;
-  if (!general) return forward_kernel<T>(a.g, a.c, columns);
-  if (a.edge) return step_kernel<T, Weighting::kEdge, true, kGeneral>(columns);
-  return a.c ? step_kernel<T, Weighting::kNode, true, kGeneral>(columns)
-             : step_kernel<T, Weighting::kUnit, true, kGeneral>(columns);
+  if (!general) return forward_kernel<T>(a.g, a.c, slice.width, slice.ld);
+  if (a.edge) return step_kernel<T, Weighting::kEdge, true, kGeneral>(slice.ld);
+  return a.c ? step_kernel<T, Weighting::kNode, true, kGeneral>(slice.ld)
+             : step_kernel<T, Weighting::kUnit, true, kGeneral>(slice.ld);
 }
 
 template <class T>
 void propagate_forward(const PropagateForward& a, const SliceRange& range) {
   using A = acc_t<T>;
-  const Slices<T> all_slices{a.R, a.D};
-  const int64_t N = a.g.N, ldx = a.R * a.D, slices = all_slices.count();
-  const int max_ld = all_slices.max_ld();
   const T* x = static_cast<const T*>(a.x);
   const bool has_skip = !is_zero(a.skip), has_keep = !is_zero(a.keep), has_prev = !is_zero(a.prev);
   // Without these H is wanted after the last step only, and u = right H takes its place until then.
   const bool general = has_keep || has_prev || a.clamped || a.all || a.total || a.edge;
 
+  const Slices<T> all_slices{a.R, a.D, a.c && !general};
+  const int64_t N = a.g.N, ldx = a.R * a.D, slices = all_slices.count();
+  const int max_ld = all_slices.max_ld();
   Buffer<A> scale(a.norm == Norm::kSym || a.norm == Norm::kRow ? N : 0);
   Coef<A> left, right;
   if (a.norm == Norm::kGiven) {
@@ -61,7 +61,7 @@ void propagate_forward(const PropagateForward& a, const SliceRange& range) {
   // values per edge are in the user's order
   const View view(a.g, N * max_ld * int64_t(sizeof(T)), !a.edge);
   // x itself is the first table when nothing has to be scaled, padded or put in another order
-  const bool x_is_table = !right.values && a.R == 1 && slices == 1 && padded(int(a.D)) == a.D && !view.order;
+  const bool x_is_table = !right.values && a.R == 1 && slices == 1 && max_ld == a.D && !view.order;
   // [first table], two tables in turn, H of the last one or two steps
   const int own_h = !general || a.all ? 0 : has_prev ? 2 : has_keep ? 1 : 0;
   Buffer<T> work((a.K > 1 || !x_is_table ? 3 + own_h : 0) * N * max_ld);
@@ -99,11 +99,11 @@ void propagate_forward(const PropagateForward& a, const SliceRange& range) {
       const Slice slice = all_slices.at(number);
       const int64_t table_size = N * slice.ld, slab = N * ldx;
       if (a.c) step.c = c.get() + (a.RC > 1 ? slice.r * N : 0);
-      const StepRun<T> run = propagate_kernel<T>(a, general, slice.width);
+      const StepRun<T> run = propagate_kernel<T>(a, general, slice);
       T* tables = work.get() + table_size;
       T* own = work.get() + 3 * table_size;
       const T* first = x_is_table ? x : work.get();
-      const bool in_row = a.c && !general && c_in_row<T>(a.g, slice.width);
+      const bool in_row = a.c && !general && c_in_row<T>(a.g, slice.width, slice.ld);
       if (!x_is_table) {
         auto scaled = [&](int64_t p) { return right.at(view.user_row(p)); };
         fill_table(work.get(), slice, x, ldx, view.order, scaled, in_row ? step.c : nullptr, begin, end);

@@ -32,11 +32,25 @@ template <class A>
 constexpr int kVectorLanes = 16 / sizeof(A);
 #endif
 
-// values that a slice of width columns takes in a table
-inline int padded(int width) {
+// Values that a slice of width columns takes in a table. With AVX-512, 16-bit rows are whole vectors, so that no load
+// touches two cache lines; seven half vectors of floats are slower than four whole ones, three or five are not.
+template <class T>
+int padded(int width) {
   if (width <= 2) return width;
   if (width <= 4) return 4;
+  if (width <= 8) return 8;
+#if defined(UGNN_ISA_avx512)
+  if (sizeof(T) == 2 || width > 48) return (width + 15) / 16 * 16;
+#endif
   return (width + 7) / 8 * 8;
+}
+
+// The same where c_j may lie behind the columns: as a float it takes the place of two 16-bit values.
+// Every vector of a row has a column.
+template <class T>
+int padded_for_c(int width) {
+  constexpr int kMost = kVectorLanes<float> == 16 ? 8 : 6;
+  return sizeof(T) == 2 && width > 2 && width <= kMost ? padded<T>(width + 2) : padded<T>(width);
 }
 
 template <int kLanesOf, int kVecsOf>
@@ -53,7 +67,6 @@ auto for_wide_shape(int ld, Body body) {
   if (ld == 32) return body(Shape<16, 2>{});
   if (ld == 40) return body(Shape<8, 5>{});
   if (ld == 48) return body(Shape<16, 3>{});
-  if (ld == 56) return body(Shape<8, 7>{});
   return body(Shape<16, 4>{});
 #elif defined(UGNN_ISA_avx2)
   if (ld == 8) return body(Shape<8, 1>{});

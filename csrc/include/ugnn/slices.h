@@ -22,19 +22,21 @@ struct Slice {
   int ld;
 };
 
-// The slices of [R, D] columns of type T.
+// The slices of [R, D] columns of type T. for_c: rows of tables have room for c where that costs nothing.
 template <class T>
 struct Slices {
   int64_t R, D;
+  bool for_c = false;
 
   int64_t per_replica() const { return (D + kMaxWidth<T> - 1) / kMaxWidth<T>; }
   int64_t count() const { return R * per_replica(); }
-  int max_ld() const { return padded(int(D < kMaxWidth<T> ? D : kMaxWidth<T>)); }
+  int ld(int width) const { return for_c ? padded_for_c<T>(width) : padded<T>(width); }
+  int max_ld() const { return ld(int(D < kMaxWidth<T> ? D : kMaxWidth<T>)); }
 
   Slice at(int64_t number) const {
     const int64_t r = number / per_replica(), begin = number % per_replica() * kMaxWidth<T>;
     const int width = int(D - begin < kMaxWidth<T> ? D - begin : kMaxWidth<T>);
-    return Slice{r, r * D + begin, width, padded(width)};
+    return Slice{r, r * D + begin, width, ld(width)};
   }
 
   // values a row takes in the tables of the slices before `end`
@@ -216,7 +218,7 @@ constexpr int kBlock = 8;
 template <class Body>
 UGNN_INLINE void for_columns(const Slice& slice, Body body) {
   for (int d = 0; d < slice.ld; d += kBlock) {
-    const int columns = slice.width - d, stored = slice.ld - d;
+    const int columns = slice.width > d ? slice.width - d : 0, stored = slice.ld - d;
     body(d, Tail<kBlock>(columns < kBlock ? columns : kBlock), Tail<kBlock>(stored < kBlock ? stored : kBlock));
   }
 }
@@ -238,6 +240,7 @@ void fill_table(T* table, const Slice& slice, const T* x, int64_t ldx, const int
       const auto row = factor * load_first<kBlock>(from + d, columns);
       store_first<kBlock>(to + d, c ? first_or<acc_t<T>, kBlock>(row, c[p], columns) : row, stored);
     });
+    if (c) put_c(to, slice.ld, c[p]);
   }
 }
 

@@ -165,9 +165,9 @@ SolveRun<A> solve_kernel(int ld) {
 }
 
 template <class A>
-StepRun<A> matrix_kernel(const Solve& a, int columns) {
-  if (a.edge) return step_kernel<A, Weighting::kEdge, true, Epilogue::kGeneral>(columns);
-  return forward_kernel<A>(a.g, a.c, columns);
+StepRun<A> matrix_kernel(const Solve& a, const Slice& slice) {
+  if (a.edge) return step_kernel<A, Weighting::kEdge, true, Epilogue::kGeneral>(slice.ld);
+  return forward_kernel<A>(a.g, a.c, slice.width, slice.ld);
 }
 
 // What the threads share, for slices of at most max_ld columns; rows in the order of the view.
@@ -213,7 +213,7 @@ class SolveSlice {
         x_(static_cast<const A*>(a.x) + slice.first),
         step_(step),
         split_(split),
-        run_(matrix_kernel<A>(a, slice.width)),
+        run_(matrix_kernel<A>(a, slice)),
         kernel_(solve_kernel<A>(slice.ld)) {
     A* tables = work.tables.get();
     const int64_t size = work.rows * ld_;
@@ -411,7 +411,7 @@ class SolveSlice {
       lengths_.beta[d] = d < slice_.width ? 0 : 1;
     }
     lengths_.repeat(ld_);
-    const A* c_behind = a_.c && c_in_row<A>(a_.g, slice_.width) ? step_.c : nullptr;
+    const A* c_behind = a_.c && c_in_row<A>(a_.g, slice_.width, slice_.ld) ? step_.c : nullptr;
     pass([&](int64_t begin, int64_t end, double* sums) {
       for (int64_t i = begin; i < end; ++i) {
         for_columns(slice_, [&](int d, const Tail<kBlock>& columns,

@@ -35,8 +35,8 @@ struct Factors {
   A first, second;
 };
 
-// Tables are [N, padded(columns)]; behind the columns of a row lie zeros, or c_i for kNodeInRow. Other rows are at
-// p + i * ld_p.
+// Tables are [N, ld]; behind the columns of a row lie zeros, or for kNodeInRow anything and c_i at the end. Other rows
+// are at p + i * ld_p.
 template <class T>
 struct Step {
   using A = acc_t<T>;
@@ -51,7 +51,7 @@ struct Step {
   const A* c = nullptr;              // [N], kNode and kNodeInRow
   const A* edge = nullptr;           // [E], kEdge
   const int64_t* reverse = nullptr;  // [E]: take e_ji in place of e_ij
-  A* partial = nullptr;              // [pieces, 2, padded(columns)], sums of the pieces of hub rows
+  A* partial = nullptr;              // [pieces, 2, ld], sums of the pieces of hub rows
 
   // [N]: kForward and kGeneral (scale of y, scale of x), kBackward (rho, b)
   const Factors<A>* factors = nullptr;
@@ -93,43 +93,50 @@ struct Step {
 template <class T>
 using StepRun = void (*)(const Step<T>&, Part part, int64_t begin, int64_t end);
 
-// The kernel for a slice of so many columns; compiled in csrc/cpu/step_*.cpp. kGeneral and kBackward serve any graph
+// The kernel for tables with rows of ld values; compiled in csrc/cpu/step_*.cpp. kGeneral and kBackward serve any graph
 // (kBackward has a second version for graphs without weights); kForward serves graphs without weights, in float and
-// bfloat16, and kNodeInRow exists for float alone.
+// bfloat16, as does kNodeInRow.
 template <class T, Weighting kW, bool kWeighted, Epilogue kE>
-StepRun<T> step_kernel(int columns);
+StepRun<T> step_kernel(int ld);
 
-// how c_j is read: in the row where there is room, which loses digits in a 16-bit type
+// values of a table that a float takes
 template <class T>
-bool c_in_row(const Csr& g, int columns) {
-  return std::is_same_v<T, float> && !g.weight && padded(columns) > columns;
+constexpr int kFloatPlaces = sizeof(float) / sizeof(T);
+
+// how c_j is read: in the row where there is room for it
+template <class T>
+bool c_in_row(const Csr& g, int columns, int ld) {
+  return !std::is_same_v<T, double> && !g.weight && ld >= columns + kFloatPlaces<T>;
 }
 
+// c at the end of a 16-bit row; in a row of floats it is in every place behind the columns already
 template <class T>
-StepRun<T> forward_kernel(const Csr& g, bool has_c, int columns) {
+UGNN_INLINE void put_c(T* row, int ld, acc_t<T> c) {
+  if constexpr (sizeof(T) == 2) std::memcpy(row + ld - kFloatPlaces<T>, &c, sizeof(c));
+}
+
+// columns, ld: of the slice; ld is what padded_for_c says
+template <class T>
+StepRun<T> forward_kernel(const Csr& g, bool has_c, int columns, int ld) {
   constexpr Weighting kUnit = Weighting::kUnit, kNode = Weighting::kNode;
   if constexpr (!std::is_same_v<T, double>) {
     constexpr Epilogue kForward = Epilogue::kForward;
-    if (!g.weight && !has_c) return step_kernel<T, kUnit, false, kForward>(columns);
-    if constexpr (std::is_same_v<T, float>) {
-      if (has_c && c_in_row<T>(g, columns)) return step_kernel<T, Weighting::kNodeInRow, false, kForward>(columns);
-    }
-    if (!g.weight) return step_kernel<T, kNode, false, kForward>(columns);
+    if (!g.weight && !has_c) return step_kernel<T, kUnit, false, kForward>(ld);
+    if (has_c && c_in_row<T>(g, columns, ld)) return step_kernel<T, Weighting::kNodeInRow, false, kForward>(ld);
+    if (!g.weight) return step_kernel<T, kNode, false, kForward>(ld);
   }
-  return has_c ? step_kernel<T, kNode, true, Epilogue::kGeneral>(columns)
-               : step_kernel<T, kUnit, true, Epilogue::kGeneral>(columns);
+  return has_c ? step_kernel<T, kNode, true, Epilogue::kGeneral>(ld)
+               : step_kernel<T, kUnit, true, Epilogue::kGeneral>(ld);
 }
 
 template <class T>
-StepRun<T> backward_kernel(const Csr& g, int columns) {
+StepRun<T> backward_kernel(const Csr& g, int columns, int ld) {
   constexpr Epilogue kBackward = Epilogue::kBackward;
   if constexpr (!std::is_same_v<T, double>) {
-    if constexpr (std::is_same_v<T, float>) {
-      if (c_in_row<T>(g, columns)) return step_kernel<T, Weighting::kNodeInRow, false, kBackward>(columns);
-    }
-    if (!g.weight) return step_kernel<T, Weighting::kNode, false, kBackward>(columns);
+    if (c_in_row<T>(g, columns, ld)) return step_kernel<T, Weighting::kNodeInRow, false, kBackward>(ld);
+    if (!g.weight) return step_kernel<T, Weighting::kNode, false, kBackward>(ld);
   }
-  return step_kernel<T, Weighting::kNode, true, kBackward>(columns);
+  return step_kernel<T, Weighting::kNode, true, kBackward>(ld);
 }
 
 }  // namespace UGNN_ISA

@@ -17,7 +17,7 @@ struct StepKernel {
 #if defined(UGNN_ISA_base)
   static constexpr bool kTogether = false;
 #else
-  static constexpr bool kTogether = kVecs == 1 && !kWeighted && std::is_same_v<T, float>;
+  static constexpr bool kTogether = kVecs == 1 && !kWeighted && !std::is_same_v<T, double>;
 #endif
 
   struct Sums {
@@ -41,6 +41,17 @@ struct StepKernel {
     }
   }
 
+  // c behind the columns of a row, of which the last vector is given
+  static UGNN_INLINE V c_behind([[maybe_unused]] const T* row, [[maybe_unused]] V last) {
+    if constexpr (sizeof(T) == 2) {
+      float c;
+      std::memcpy(&c, row + kLd - kFloatPlaces<T>, sizeof(c));
+      return V{} + c;
+    } else {
+      return last_lane<A, kLanes>(last);
+    }
+  }
+
   // entry e, with column j
   static UGNN_INLINE void add(const Step<T>& a, int64_t e, int64_t j, Sums& sums) {
     const T* row = a.table + j * kLd;
@@ -57,7 +68,7 @@ struct StepKernel {
       keep(u[v]);
     }
     V wc{};
-    if constexpr (kInRow) wc = last_lane<A, kLanes>(u[kVecs - 1]);
+    if constexpr (kInRow) wc = c_behind(row, u[kVecs - 1]);
     if constexpr (kW == Weighting::kNode) wc += a.c[j];
     if constexpr (kNode && kWeighted) wc *= w;
     UGNN_UNROLL
@@ -154,6 +165,10 @@ struct StepKernel {
       }
       if (a.sums) put_sums(a, a.sums + i * kLd + v * kLanes, sums.s[v]);
     }
+    // a row that is as wide as a table is one
+    if constexpr (kInRow) {
+      if (kTable || a.width == kLd) put_c(a.out + row * a.ldo, int(kLd), c_i);
+    }
   }
 
   // What row i adds to grad_c and grad_b, before the sum over its columns.
@@ -178,7 +193,8 @@ struct StepKernel {
       if (a.s) {
         // what lies behind the columns in one factor of a product is zero in the other
         const V u = load_row(a.u + i * kLd, v, tails.columns);
-        dots.c += load_row(a.table + i * kLd, v, tails.columns) * load<kLanes>(a.s + at) + u * sums.s[v];
+        const V s = sizeof(T) == 2 ? load_row(a.s + i * kLd, v, tails.columns) : load<kLanes>(a.s + at);
+        dots.c += load_row(a.table + i * kLd, v, tails.columns) * s + u * sums.s[v];
         dots.b += next * u;
       }
       if (a.grad_x) {
@@ -193,12 +209,24 @@ struct StepKernel {
       }
       if (a.next) store<kLanes>(a.next + at, with_c(next, c_i, v, tails.columns));
     }
+    if constexpr (kInRow) {
+      if (a.next) put_c(a.next + i * kLd, int(kLd), c_i);
+    }
     dots.b *= to_e;
     return dots;
   }
 
+  // The bits of c may look like an infinity or none of the numbers to 16-bit lanes, and a product with 0 is no way out.
+  static UGNN_INLINE void drop_c(Sums& sums, const Tails& tails) {
+    if constexpr (kInRow && sizeof(T) == 2) {
+      sums.s[kVecs - 1] = first_or<A, kLanes>(sums.s[kVecs - 1], 0, tails.columns);
+      sums.p[kVecs - 1] = first_or<A, kLanes>(sums.p[kVecs - 1], 0, tails.columns);
+    }
+  }
+
   template <bool kTable>
-  static UGNN_INLINE void finish_any(const Step<T>& a, int64_t i, const Sums& sums, const Tails& tails) {
+  static UGNN_INLINE void finish_any(const Step<T>& a, int64_t i, Sums& sums, const Tails& tails) {
+    drop_c(sums, tails);
     if constexpr (kE == Epilogue::kBackward) {
       const Dots dots = finish_backward<kTable>(a, i, sums, tails);
       if (a.s) {
@@ -212,11 +240,14 @@ struct StepKernel {
 
   // rows i .. i + 3; the sums over columns are those of finish_any, four at a time
   template <bool kTable>
-  static UGNN_INLINE void finish_four(const Step<T>& a, int64_t i, const Sums (&sums)[4], const Tails& tails) {
+  static UGNN_INLINE void finish_four(const Step<T>& a, int64_t i, Sums (&sums)[4], const Tails& tails) {
     if constexpr (kE == Epilogue::kBackward && kLanes >= 4) {
       Dots dots[4];
       UGNN_UNROLL
-      for (int k = 0; k < 4; ++k) dots[k] = finish_backward<kTable>(a, i + k, sums[k], tails);
+      for (int k = 0; k < 4; ++k) {
+        drop_c(sums[k], tails);
+        dots[k] = finish_backward<kTable>(a, i + k, sums[k], tails);
+      }
       if (!a.s) return;
       const auto to_c = sum_lanes_of_four<A, kLanes>(dots[0].c, dots[1].c, dots[2].c, dots[3].c);
       store<4>(a.grad_c + i, load<4>(a.grad_c + i) + to_c);
@@ -337,8 +368,8 @@ struct StepKernel {
 
 #define UGNN_STEP_KERNEL(T, kW, kWeighted, kE)                                                       \
   template <>                                                                                        \
-  StepRun<T> step_kernel<T, kW, kWeighted, kE>(int columns) {                                        \
-    return for_shape<T>(padded(columns), [](auto shape) -> StepRun<T> {                              \
+  StepRun<T> step_kernel<T, kW, kWeighted, kE>(int ld) {                                             \
+    return for_shape<T>(ld, [](auto shape) -> StepRun<T> {                                           \
       return StepKernel<T, decltype(shape)::kLanes, decltype(shape)::kVecs, kW, kWeighted, kE>::run; \
     });                                                                                              \
   }

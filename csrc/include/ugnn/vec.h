@@ -165,6 +165,10 @@ UGNN_INLINE vec_t<acc_t<T>, kLanes> load_first(const T* p, const Tail<kLanes>& t
     return (vec_t<float, 8>)_mm256_maskz_loadu_ps(__mmask8(tail.mask), p);
   if constexpr (std::is_same_v<T, float> && kLanes == 4)
     return (vec_t<float, 4>)_mm_maskz_loadu_ps(__mmask8(tail.mask), p);
+  if constexpr (std::is_same_v<T, bfloat16> && kLanes == 16)
+    return widen<16>((vec_t<uint16_t, 16>)_mm256_maskz_loadu_epi16(__mmask16(tail.mask), p));
+  if constexpr (std::is_same_v<T, bfloat16> && kLanes == 8)
+    return widen<8>((vec_t<uint16_t, 8>)_mm_maskz_loadu_epi16(__mmask8(tail.mask), p));
 #endif
   if (tail.n == kLanes) return load<kLanes>(p);
 #if defined(__AVX2__) && !defined(__AVX512VL__)
@@ -190,6 +194,10 @@ UGNN_INLINE void store_first(T* p, vec_t<acc_t<T>, kLanes> v, const Tail<kLanes>
   if constexpr (std::is_same_v<T, float> && kLanes == 8)
     return _mm256_mask_storeu_ps(p, __mmask8(tail.mask), (__m256)v);
   if constexpr (std::is_same_v<T, float> && kLanes == 4) return _mm_mask_storeu_ps(p, __mmask8(tail.mask), (__m128)v);
+  if constexpr (std::is_same_v<T, bfloat16> && kLanes == 16)
+    return _mm256_mask_storeu_epi16(p, __mmask16(tail.mask), (__m256i)narrow<16>(v));
+  if constexpr (std::is_same_v<T, bfloat16> && kLanes == 8)
+    return _mm_mask_storeu_epi16(p, __mmask8(tail.mask), (__m128i)narrow<8>(v));
 #endif
   if (tail.n == kLanes) return store<kLanes>(p, v);
 #if defined(__AVX2__) && !defined(__AVX512VL__)
