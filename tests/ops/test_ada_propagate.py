@@ -143,6 +143,21 @@ def test_c_of_a_node_alone_has_no_gradient(K, backend):
     assert grad_c[[0, 2, 3, 5, 6, 8]].abs().max() < 1e-4
 
 
+@pytest.mark.parametrize("memory", ("save", "recompute", "checkpoint"))
+@pytest.mark.parametrize("D", (3, 5, 7, 14, 15, 40))
+@pytest.mark.parametrize("bits", (0x3F807FC0, 0x3F807F80, 0x3F80FF80))
+def test_bits_of_c_that_look_like_no_number(bits, D, memory, cpu):
+    # beside 16-bit columns c is two values whose bits may say nan or infinity
+    g = GRAPHS["power_law"]
+    c = torch.full((g.num_nodes,), bits, dtype=torch.int32).view(torch.float32).requires_grad_()
+    x = torch.randn(g.num_nodes, D, dtype=torch.bfloat16, requires_grad=True)
+    h = uf.ada_propagate(g, x, c, 4, memory=memory)
+    grads = torch.autograd.grad(h.float().square().sum(), (x, c))
+    exact = uf.ada_propagate(g, x.detach().double(), c.detach().double(), 4)
+    torch.testing.assert_close(h.double(), exact, rtol=0.02, atol=0.02)
+    assert all(grad.isfinite().all() for grad in grads)
+
+
 def test_two_forwards_before_one_backward(backend):
     g = GRAPHS["small_power_law"]
     torch.manual_seed(0)
