@@ -19,7 +19,7 @@ from torch import nn
 
 import ugnn_fast as uf
 from bench.machine import RESULTS, Progress, machine
-from bench.ops.epoch import epoch_of
+from bench.ops import epoch
 from bench.timing import fix_threads, measure
 from ugnn_fast.datasets import Dataset, row_normalize
 from ugnn_fast.experiments import Run, Settings, Trainer, settings_for
@@ -33,7 +33,7 @@ CSV_NAME, TABLE_NAME = "replicas.csv", "replicas.md"
 
 
 def pyg_model(name: str, data: Dataset, settings: Settings) -> nn.Module | None:
-    """torch_geometric's model of this name, None if it has none."""
+    """torch_geometric's model of this name, or made of its parts; None for others."""
     from torch_geometric import nn as pyg
 
     assert data.x is not None
@@ -68,7 +68,16 @@ def pyg_model(name: str, data: Dataset, settings: Settings) -> nn.Module | None:
             h = F.elu(self.first(F.dropout(x, p, self.training), edge_index))
             return self.second(F.dropout(h, p, self.training), edge_index)
 
-    made: dict[str, Callable[[], nn.Module]] = {"appnp": Appnp, "gcn": Gcn, "gat": Gat}
+    class Ada(nn.Module):
+        def __init__(self):
+            super().__init__()
+            problem = epoch.make(data, settings.hidden, settings.steps)
+            self.network = epoch.Peer(problem, epoch.messages(problem))
+
+        def forward(self, x, edge_index):
+            return self.network(x)
+
+    made: dict[str, Callable[[], nn.Module]] = {"ada-ugnn": Ada, "appnp": Appnp, "gcn": Gcn, "gat": Gat}
     return made[name]() if name in made else None
 
 
@@ -76,7 +85,7 @@ def pyg_epoch(network: nn.Module, data: Dataset, settings: Settings) -> Callable
     """The epoch of Trainer with a model of torch_geometric, on dense features, as its users write it."""
     assert data.x is not None
     edge_index = data.graph.edge_index[:, data.graph.edge_index[0] != data.graph.edge_index[1]]
-    return epoch_of(network, (row_normalize(data.x).to_dense(), edge_index), data, settings)
+    return epoch.epoch_of(network, (row_normalize(data.x).to_dense(), edge_index), data, settings)
 
 
 def row_of(name: str, model: str, replicas: int, pyg: bool, repeats: int, seconds: float) -> dict[str, object]:

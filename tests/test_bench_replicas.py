@@ -21,7 +21,6 @@ def test_a_run_writes_a_table_and_rows(tmp_path, capsys, monkeypatch):
     with (tmp_path / replicas.CSV_NAME).open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert list(rows[0]) == replicas.COLUMNS and [row["model"] for row in rows] == ["gcn", "gat", "appnp", "ada-ugnn"]
-    assert all(float(row["replicas_ms"]) > 0 for row in rows)
-    assert rows[3]["pyg_ms"] == "" and float(rows[0]["times_faster_than_pyg"]) > 0
+    assert all(float(row["replicas_ms"]) > 0 and float(row["times_faster_than_pyg"]) > 0 for row in rows)
     text = (tmp_path / replicas.TABLE_NAME).read_text()
     assert "| cora | gcn |" in text and text in capsys.readouterr().out

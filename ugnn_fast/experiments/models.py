@@ -91,7 +91,10 @@ def replicas_at_once(name: str, dataset: Dataset, settings: Settings, wanted: in
     replicas save is the time between the kernels, which is nothing where a kernel takes milliseconds.
     """
     fit = _memory.total_bytes() // 4 // bytes_per_replica(name, dataset, settings)
-    most = max(1, min(fit, _CACHE_BYTES // (4 * dataset.graph.num_nodes * _width(name, settings))))
+    layer = 4 * dataset.graph.num_nodes * _width(name, settings)
+    if name == "gat":  # attention of one run has enough to do for all cores on a smaller graph already
+        layer *= 4
+    most = max(1, min(fit, _CACHE_BYTES // layer))
     batches = -(-wanted // most)
     return -(-wanted // batches)
 
