@@ -31,6 +31,7 @@ from bench.registry import (
     errors,
     operators,
     parse_case,
+    sampled,
     why_wrong,
 )
 from bench.timing import MIN_SAMPLES, fix_threads, measure, stream_bandwidth
@@ -156,6 +157,9 @@ def checked_calls(
     op: Op, problem: Problem, contenders: Sequence[Contender], say: Callable[[str], None], limit: float = float("inf")
 ) -> Checked:
     exact = dataclasses.replace(problem, dropout=0.0)
+    exact = sampled(exact) if op.apart else exact
+    if exact.checked is not None:
+        say(f"  columns that are checked: {', '.join(map(str, exact.checked))}")
     expected = op.expected(exact)
     found = Checked({}, {}, {})
     for contender in contenders:
@@ -165,11 +169,11 @@ def checked_calls(
             try:
                 made = contender.make(exact.to(contender.dtype))
                 start = time.perf_counter()
-                error = errors(op.results, made, expected) if contender.exact else {}
+                error = errors(op.results, made, expected, exact.checked) if contender.exact else {}
                 wrong = why_wrong(contender, error)
                 if time.perf_counter() - start > limit:
                     reason = _too_slow(made, limit)
-                if problem.dropout:
+                if problem.dropout or exact.checked is not None:
                     made = contender.make(problem.to(contender.dtype))
             except Exception as failure:  # a contender that fails shall not end the run of the others
                 wrong = f"{type(failure).__name__}: {' '.join(str(failure).split())[:300]}"

@@ -129,6 +129,7 @@ OP = Op(
     ),
     make=lambda data, D, K: node_problem(data.graph, D, K),
     expected=by_columns(lambda problem, x, c: reference.ada_propagate(problem.g, x, c, problem.K)),
+    apart=True,
     work=work,
     contenders=(
         Contender(OURS, ours("cpu"), 'uf.ada_propagate, memory="save"'),

@@ -62,6 +62,7 @@ OP = Op(
     cases=("cora:7:10", "large_ogbn_arxiv:40:1", "large_ogbn_arxiv:40:10", "large_ogbn_arxiv:7:10"),
     make=make,
     expected=by_columns(plain),
+    apart=True,
     work=work,
     results=("H", "dX"),
     contenders=(

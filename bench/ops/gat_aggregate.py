@@ -106,6 +106,7 @@ OP = Op(
     cases=("cora:8:1", "pubmed:8:1", "large_ogbn_arxiv:8:1"),
     make=make,
     expected=by_columns(plain),
+    apart=True,
     work=work,
     results=("Y", "dX", "dSrc", "dDst"),
     contenders=(

@@ -80,6 +80,7 @@ OP = Op(
     cases=("cora:7:1", "pubmed:3:1", "large_ogbn_arxiv:40:1", "power_law-1e6-2e7:16:1"),
     make=make,
     expected=by_columns(lambda problem, x: reference.neighbor_var(problem.g, x)),
+    apart=True,
     work=work,
     results=("variance", "dX"),
     contenders=(

@@ -119,6 +119,7 @@ OP = Op(
     cases=("cora:7:10", "pubmed:3:10", "large_ogbn_arxiv:40:10", "large_cnr2000:16:10", "power_law-1e6-2e7:16:2"),
     make=make,
     expected=by_columns(plain),
+    apart=True,
     work=work,
     results=("H", "dX"),
     contenders=(

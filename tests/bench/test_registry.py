@@ -74,6 +74,19 @@ def test_expected_in_column_blocks_is_the_whole(monkeypatch):
         torch.testing.assert_close(one, other)
 
 
+def test_of_a_large_problem_some_columns_are_checked(monkeypatch):
+    whole = ADA.make(graphs.load("toy"), 6, 3)
+    assert registry.sampled(whole) is whole
+    monkeypatch.setattr(registry, "_CHECKED_VALUES", 1)
+    problem = registry.sampled(whole)
+    assert problem.checked == (0, 2, 5) and problem.grad.any(0).tolist() == [True, False, True, False, False, True]
+    h, grad_x, grad_c = ADA.expected(problem)
+    torch.testing.assert_close(h, ADA.expected(whole)[0][:, problem.checked])
+    calls = ADA.by_name["ugnn_fast"].make(problem)
+    assert max(errors(ADA.results, calls, (h, grad_x, grad_c), problem.checked).values()) < 1e-5
+    assert max(errors(ADA.results, calls, (h, grad_x, 1.1 * grad_c), problem.checked).values()) > 0.05
+
+
 @pytest.mark.parametrize("function", [TorchCsr, TorchCsrFactored])
 @pytest.mark.parametrize("D", [3, 16])
 def test_baseline_keeps_its_states_over_a_second_forward(function, D):
