@@ -2,8 +2,8 @@
 
     python scripts/update_tables.py
 
-In the README, what stands between <!-- NAME --> and <!-- end of NAME --> becomes the table NAME (table2, table3,
-robustness, correlation).
+In the README, what stands between <!-- NAME --> and <!-- end of NAME --> becomes the table NAME (table2,
+table2_time, table3, robustness, correlation).
 """
 
 import re

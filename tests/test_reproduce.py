@@ -131,7 +131,10 @@ def test_tables():
     attacked = [dataclasses.replace(r, dataset="mettack_cora", rate=5, correlation=0.5) for r in rows]
     assert tables.robustness(attacked).body[0][0] == "Cora, 5 %"
     assert tables.correlation(attacked).body == [["Cora of Mettack, 5 %", "0.500 ± 0.000"]]
-    assert tables.all_tables([], tables.paper.MODELS) == {}
+    time = tables.training_time([dataclasses.replace(r, seconds=100.0) for r in rows])
+    assert time.body == [["Cora", "5.0", "5.0"], ["all", "5.0", "5.0"]]
+    assert "3 runs of each model" in time.note and "a, b, 2 threads; commits abc; 2026-01-01" in time.note
+    assert tables.all_tables([], paper.MODELS) == tables.all_tables([], module.PARTS) == {}
 
 
 def test_one_run_has_no_spread_and_no_test():
@@ -150,7 +153,7 @@ def test_reproduce_end_to_end(tmp_path, capsys, monkeypatch):
     names = {path.name for path in folder.iterdir()}
     assert names == {
         *("results.csv", "report.html", "smoothness.png"),
-        *("table2.md", "table3.md", "table3_text.md", "correlation.md"),
+        *("table2.md", "table2_time.md", "table3.md", "table3_text.md", "correlation.md"),
     }
     rows = read_results(folder / "results.csv")
     assert len(rows) == 2 * 2 * 3 and {r.dataset for r in rows} == {"cora", "citeseer"}

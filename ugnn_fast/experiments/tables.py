@@ -196,10 +196,34 @@ def correlation(rows: Sequence[Row]) -> Table | None:
     return Table("Correlation of C with local label smoothness", note, ["graph", "correlation"], body)
 
 
+def training_time(rows: Sequence[Row]) -> Table | None:
+    """Minutes that the runs took, and on what."""
+    rows = [row for row in rows if row.dataset in paper.DATASETS]
+    models = [model for model in paper.MODELS if any(row.model == model for row in rows)]
+    body = []
+    total = dict.fromkeys(models, 0.0)
+    for dataset in paper.DATASETS:
+        minutes = {model: sum(sample(rows, dataset, model, column="seconds").values) / 60 for model in models}
+        if any(minutes.values()):
+            body.append([NAMES[dataset], *(f"{value:.1f}" if value else "" for value in minutes.values())])
+            total = {model: total[model] + minutes[model] for model in models}
+    if not body:
+        return None
+    where = sorted({f"{row.machine}, {row.threads} thread{'s' if row.threads > 1 else ''}" for row in rows})
+    note = (
+        f"Minutes of {_runs_text(rows)} of each model, training and evaluation of all epochs; {'; '.join(where)}; "
+        f"commits {', '.join(sorted({row.commit for row in rows}))}; {min(row.date for row in rows)[:10]} to "
+        f"{max(row.date for row in rows)[:10]}."
+    )
+    last = ["all", *(f"{value:.1f}" for value in total.values())]
+    return Table("Training time", note, ["data set", *(TITLES[model] for model in models)], [*body, last])
+
+
 def all_tables(rows: Sequence[Row], parts: Sequence[str]) -> dict[str, Table]:
     """Those of the parts that the rows have something for, by name."""
     made = {
         "table2": lambda: table2(rows),
+        "table2_time": lambda: training_time(rows),
         "table3": lambda: table3(rows, "figures"),
         "table3_text": lambda: table3(rows, "text"),
         "robustness": lambda: robustness(rows),
