@@ -196,15 +196,36 @@ class GatKernel {
     }
   }
 
+  // values per head of the slice, some heads at a time; arrays of them have room for the last ones
+  static constexpr int kHeads = 8, kHeadValues = Weights::kMaxLanes + Weights::kPad;
+  using Heads = vec_t<A, kHeads>;
+  template <class Body>
+  UGNN_INLINE void for_heads(Body body) const {
+    for (int h = 0; h < slice_.heads; h += kHeads) {
+      const int left = slice_.heads - h;
+      body(h, Tail<kHeads>(left < kHeads ? left : kHeads));
+    }
+  }
+
   // <own row, sums> for each head of the slice
   void dots(const T* own, const V* sums, A* out) const {
     constexpr int kSum = 8;
     alignas(64) A products[kLd + kSum];
     UGNN_UNROLL
     for (int v = 0; v < kVecs; ++v) store<kLanes>(products + v * kLanes, load_row(own, v) * sums[v]);
+    int h = 0;
+    if (slice_.columns <= kSum) {
+      const Tail<kSum> columns(slice_.columns);
+      for (; h + 4 <= slice_.heads; h += 4) {
+        vec_t<A, kSum> of[4];
+        UGNN_UNROLL
+        for (int k = 0; k < 4; ++k) of[k] = load_first<kSum>(products + (h + k) * slice_.columns, columns);
+        store<4>(out + h, sum_lanes_of_four<A, kSum>(of[0], of[1], of[2], of[3]));
+      }
+    }
     const int whole = slice_.columns / kSum * kSum;
     const Tail<kSum> rest(slice_.columns - whole);
-    for (int h = 0; h < slice_.heads; ++h) {
+    for (; h < slice_.heads; ++h) {
       const A* from = products + h * slice_.columns;
       vec_t<A, kSum> sum = load_first<kSum>(from + whole, rest);
       for (int d = 0; d < whole; d += kSum) sum += load<kSum>(from + d);
@@ -221,37 +242,42 @@ class GatKernel {
   void finish_forward(int64_t i, const Sums& sums) {
     const bool any = a_.scores.g.rowptr[i] < a_.scores.g.rowptr[i + 1];
     const A *sum = weights_.sum(), *max = weights_.max();
-    A inverse[Weights::kMaxLanes + Weights::kPad];
-    for (int k = 0; k < slice_.lanes; ++k) inverse[k] = any ? 1 / sum[k] : A(0);
+    A inverse[kHeadValues], lse[kHeadValues];
+    for (int k = 0; k < slice_.lanes; k += kHeads) {
+      const Heads total = load<kHeads>(sum + k);
+      store<kHeads>(inverse + k, any ? A(1) / total : Heads{});
+      store<kHeads>(lse + k, any ? load<kHeads>(max + k) + log_of<A, kHeads>(total) : Heads{});
+    }
     T* y = a_.out + i * a_.ld + slice_.first;
     UGNN_UNROLL
     for (int v = 0; v < kVecs; ++v) store_row(y, v, to_columns(inverse, base_[v], index_[v]) * sums.of[0][v]);
     if (!slice_.first_part) return;
-    A* lse = a_.per_head + i * a_.scores.H + slice_.head;
-    for (int k = slice_.offset; k < slice_.lanes; ++k) lse[k] = any ? max[k] + std::log(sum[k]) : A(0);
+    A* to = a_.per_head + i * a_.scores.H + slice_.head;
+    for (int k = slice_.offset; k < slice_.lanes; ++k) to[k] = lse[k];
   }
 
   // (A2): sums are y and its part with z > 0
   void finish_target(int64_t i, const Sums& sums) {
     const int64_t H = a_.scores.H, first = slice_.head + slice_.offset;
     const T* grad = a_.own + i * a_.ld + slice_.first;
-    A all[Weights::kMaxLanes], positive[Weights::kMaxLanes];
+    A all[kHeadValues], positive[kHeadValues];
     dots(grad, sums.of[0], all);
     dots(grad, sums.of[1], positive);
     const A* share = weights_.sum() + slice_.offset;
     A *grad_dst = a_.per_head + i * H + first, *stats = a_.stats + i * 3 * H + first;
-    for (int h = 0; h < slice_.heads; ++h) {
-      const A part = (1 - a_.scores.slope) * (positive[h] - all[h] * share[h]);
+    for_heads([&](int h, const Tail<kHeads>& tail) {
+      Heads own = load<kHeads>(all + h);
+      Heads part = (1 - a_.scores.slope) * (load<kHeads>(positive + h) - own * load<kHeads>(share + h));
       if (slice_.first_part) {
-        grad_dst[h] = part;
-        stats[h] = a_.scores.own[i * H + first + h];
-        stats[H + h] = a_.scores.lse[i * H + first + h];
-        stats[2 * H + h] = all[h];
+        store_first<kHeads>(stats + h, load_first<kHeads>(a_.scores.own + i * H + first + h, tail), tail);
+        store_first<kHeads>(stats + H + h, load_first<kHeads>(a_.scores.lse + i * H + first + h, tail), tail);
       } else {
-        grad_dst[h] += part;
-        stats[2 * H + h] += all[h];
+        part += load_first<kHeads>(grad_dst + h, tail);
+        own += load_first<kHeads>(stats + 2 * H + h, tail);
       }
-    }
+      store_first<kHeads>(grad_dst + h, part, tail);
+      store_first<kHeads>(stats + 2 * H + h, own, tail);
+    });
   }
 
   // (A3): sums are the gradient of x and its part with z > 0
@@ -264,11 +290,14 @@ class GatKernel {
       store_row(grad_x, v, sums.of[0][v]);
       both[v] = a_.scores.slope * sums.of[0][v] + (1 - a_.scores.slope) * sums.of[1][v];
     }
-    A dot[Weights::kMaxLanes];
+    A dot[kHeadValues];
     dots(a_.own + j * a_.ld + slice_.first, both, dot);
     const A* less = weights_.sum() + slice_.offset;
     A* grad_src = a_.per_head + j * a_.scores.H + first;
-    for (int h = 0; h < slice_.heads; ++h) grad_src[h] = slice_.first_part ? dot[h] - less[h] : grad_src[h] + dot[h];
+    for_heads([&](int h, const Tail<kHeads>& tail) {
+      const Heads more = slice_.first_part ? -load<kHeads>(less + h) : load_first<kHeads>(grad_src + h, tail);
+      store_first<kHeads>(grad_src + h, load<kHeads>(dot + h) + more, tail);
+    });
   }
 
   const GatStep<T> a_;

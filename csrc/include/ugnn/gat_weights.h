@@ -118,6 +118,7 @@ class GatWeights {
 
   void start(int64_t i) {
     row_ = i;
+    first_ = true;
     spread(a_.own, own_);
     if constexpr (kPass == GatPass::kTarget) spread(a_.lse, shift_);
     for (int k = 0; k < stride_; ++k) {
@@ -135,6 +136,7 @@ class GatWeights {
     }
     if (a_.drop > 0) draw(first, n);
     if constexpr (kForward) raise_max();
+    first_ = false;
     const int values = n * stride_;
     alignas(64) A sums[kMaxLanes + kPad];
     for (int c = 0; c < length_; c += kFlat) {
@@ -223,7 +225,7 @@ class GatWeights {
     for (int c = 0; c < stride_; c += kLanes) {
       const L z = load<kLanes>(own_ + c) + load<kLanes>(largest_ + c), before = load<kLanes>(shift_ + c);
       const L e = z > A(0) ? z : a_.slope * z, both = e > before ? e : before;
-      store<kLanes>(scale_ + c, exp_of<A, kLanes>(before - both));
+      store<kLanes>(scale_ + c, first_ ? L{} : exp_of<A, kLanes>(before - both));
       for (int at = c; at < length_; at += stride_) store<kLanes>(shift_ + at, both);
     }
   }
@@ -273,6 +275,7 @@ class GatWeights {
   const uint32_t keep_from_;
   const A keep_scale_;
   int64_t row_ = 0;
+  bool first_ = true;  // no entry of the row has been weighed
   alignas(64) A own_[kMaxLanes + kPad];
   alignas(64) A shift_[kMaxLanes + kPad];
   alignas(64) A scale_[kMaxLanes + kPad];
