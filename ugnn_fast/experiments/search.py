@@ -204,8 +204,8 @@ def _stage(
         part = _runs_of_round(runs, len(rounds) - 1 - number)
         if spent * epochs * part > left:
             break
-        # rounds take about the same time: a quarter of the settings, four times the epochs
-        until = time.monotonic() + left / (len(rounds) - number)
+        # a setting that was never tried is worse than one that was given up early: each round may take half of the time
+        until = time.monotonic() + (left if number == len(rounds) - 1 else left / 2)
         start, done = time.monotonic(), []
         for settings in every:
             done.append(_trial(dataset, model, settings, part, epochs))
