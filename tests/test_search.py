@@ -79,7 +79,8 @@ def test_command(asked, tmp_path, capsys):
     assert (settings.lr, settings.epochs) == (0.01, 400) and source.startswith("search 20")
     assert table.keys() == shipped_table().keys() | {("gcn", "cora", 0), ("appnp", "cora", 0)}
     trials = (tmp_path / "mine_trials.csv").read_text().splitlines()
-    assert trials[0] == "model,dataset,rate,runs,epochs,val,settings" and len(trials) > 50
+    assert trials[0] == "model,dataset,rate,runs,epochs,val,hidden,weight_decay,dropout,steps,lr,s,soft,binary"
+    assert len(trials) > 50 and all(line.count(",") == trials[0].count(",") for line in trials)
     # a second call finds nothing to do
     before = len(asked)
     assert cli.main([*command, "--out", "mine.csv", "--quiet"]) == 0

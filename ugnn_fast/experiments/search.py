@@ -22,7 +22,16 @@ from ugnn_fast import datasets
 from ugnn_fast.datasets import Dataset
 from ugnn_fast.experiments._progress import Progress
 from ugnn_fast.experiments.models import replicas_at_once, work
-from ugnn_fast.experiments.settings import Key, Settings, read_table, settings_for, shipped_table, write_table
+from ugnn_fast.experiments.settings import (
+    COLUMNS,
+    Key,
+    Settings,
+    cells,
+    read_table,
+    settings_for,
+    shipped_table,
+    write_table,
+)
 from ugnn_fast.experiments.train import Run, train_runs
 
 # the paper's space
@@ -177,10 +186,9 @@ def _append_trials(path: Path, key: Key, trials: Sequence[Trial]) -> None:
     with open(path, "a", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         if new:
-            writer.writerow(["model", "dataset", "rate", "runs", "epochs", "val", "settings"])
+            writer.writerow(["model", "dataset", "rate", "runs", "epochs", "val", *COLUMNS])
         for trial in trials:
-            text = replace(trial.settings, epochs=trial.epochs).text()
-            writer.writerow([*key, trial.runs, trial.epochs, f"{trial.val:.3f}", text])
+            writer.writerow([*key, trial.runs, trial.epochs, f"{trial.val:.2f}", *cells(trial.settings)])
 
 
 def _stage(

@@ -60,7 +60,12 @@ def _written(value: float) -> str:
 
 
 Key = tuple[str, str, int]  # model, data set, rate
-_COLUMNS = ("hidden", "weight_decay", "dropout", "steps", "lr", "s", "soft", "binary")
+COLUMNS = ("hidden", "weight_decay", "dropout", "steps", "lr", "s", "soft", "binary")
+
+
+def cells(settings: Settings) -> list[str]:
+    """What a table has of them, column by column."""
+    return [_written(getattr(settings, name)) for name in COLUMNS]
 
 
 def read_table(path: str | os.PathLike) -> dict[Key, tuple[Settings, str]]:
@@ -71,7 +76,7 @@ def read_table(path: str | os.PathLike) -> dict[Key, tuple[Settings, str]]:
         for number, row in enumerate(csv.DictReader(file), 2):
             try:
                 key = row["model"], row["dataset"], int(row["rate"])
-                values: dict[str, Any] = {name: _parsed(row[name], str(types[name])) for name in _COLUMNS}
+                values: dict[str, Any] = {name: _parsed(row[name], str(types[name])) for name in COLUMNS}
                 table[key] = Settings(**values), row["source"]
             except (KeyError, TypeError, ValueError) as error:
                 raise ValueError(f"{path}, line {number}: must be a row of settings: {error}") from error
@@ -84,10 +89,10 @@ def write_table(path: str | os.PathLike, table: Mapping[Key, tuple[Settings, str
     new = path.with_name(path.name + ".new")
     with open(new, "w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["model", "dataset", "rate", *_COLUMNS, "source"])
+        writer.writerow(["model", "dataset", "rate", *COLUMNS, "source"])
         for key in sorted(table, key=lambda key: (key[0], *_order(key))):
             settings, source = table[key]
-            writer.writerow([*key, *(_written(getattr(settings, name)) for name in _COLUMNS), source])
+            writer.writerow([*key, *cells(settings), source])
     os.replace(new, path)
 
 
