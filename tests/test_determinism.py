@@ -169,14 +169,17 @@ def test_python_threads_do_not_disturb_each_other(graphs, cpu):
 @pytest.mark.filterwarnings("ignore:Sparse")
 @pytest.mark.parametrize("dtype", (torch.float32, torch.float64, torch.bfloat16), ids=str)
 @pytest.mark.parametrize("R", (None, 2))
-def test_sparse_linear_and_threads(R, dtype, threads, cpu):
+# the second: long columns, whose sums for the gradient take one block of a large table after the other
+@pytest.mark.parametrize(("rows", "columns", "entries"), ((N, N, 40000), (20000, 600, 600000)))
+def test_sparse_linear_and_threads(rows, columns, entries, R, dtype, threads, cpu):
     # one row and one column are hubs of several pieces
     generator = torch.Generator().manual_seed(0)
-    i = torch.cat([torch.randint(0, N, (40000,), generator=generator), torch.zeros(N), torch.arange(N)]).long()
-    j = torch.cat([torch.randint(0, N, (40000,), generator=generator), torch.arange(N), torch.zeros(N)]).long()
-    x = torch.sparse_coo_tensor(torch.stack([i, j]), torch.ones(len(i)), (N, N)).to_sparse_csr().to(dtype)
+    zeros = torch.zeros(columns), torch.zeros(rows)
+    i = torch.cat([torch.randint(0, rows, (entries,), generator=generator), zeros[0], torch.arange(rows)]).long()
+    j = torch.cat([torch.randint(0, columns, (entries,), generator=generator), torch.arange(columns), zeros[1]]).long()
+    x = torch.sparse_coo_tensor(torch.stack([i, j]), torch.ones(len(i)), (rows, columns)).to_sparse_csr().to(dtype)
     lead = () if R is None else (R,)
-    weight = torch.randn(*lead, N, 20, generator=generator).to(dtype).requires_grad_()
+    weight = torch.randn(*lead, columns, 20, generator=generator).to(dtype).requires_grad_()
     bias = torch.randn(*lead, 20, generator=generator).to(dtype).requires_grad_()
     seed = 3 if R is None else [3, 4]
     results = []

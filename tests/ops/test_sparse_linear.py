@@ -178,6 +178,20 @@ def test_replicas_are_single_runs(backend):
         torch.testing.assert_close(grad[r], torch.autograd.grad(one.square().sum(), w)[0])
 
 
+@pytest.mark.parametrize("dropout", (0.0, 0.4))
+def test_many_rows_of_few_columns(dropout, cpu):
+    # the gradient of the weight sums thousands of rows of a table beyond the caches: block after block of it
+    dense, R, D = random_dense(20000, 600, 0.05), 2, 40
+    dense[:3000, 5] = 1.0  # a hub among the columns
+    dense[:, 9] = 0
+    weight, upstream = torch.randn(R, 600, D, requires_grad=True), torch.randn(20000, R, D)
+    out = uf.sparse_linear(csr(dense), weight, dropout=dropout, seed=[3, 4])
+    (grad,) = torch.autograd.grad(out, weight, upstream)
+    for r in range(R):
+        x = dense.double() * (mask_of(dense, dropout, 3 + r) if dropout else 1)
+        torch.testing.assert_close(grad[r].double(), x.t() @ upstream[:, r].double(), rtol=1e-4, atol=1e-4)
+
+
 def test_seeds_come_from_the_default_generator(backend):
     x, weight = csr(MATRICES["some"]), torch.randn(3, 40, 4)
 

@@ -7,6 +7,8 @@
 // list can hold, so that the sums have no branches.
 #pragma once
 
+#include <algorithm>
+
 #include "ugnn/kept_entries.h"
 #include "ugnn/ops.h"
 #include "ugnn/slices.h"
@@ -20,6 +22,7 @@ struct PaddedTable {
   const T* data;
   int64_t row, replica;  // strides
   int ahead;             // rows to fetch ahead; 0: none
+  int64_t block;         // rows that a cache holds, and that several sums take before they go on; 0: all
 };
 
 template <class T>
@@ -27,13 +30,19 @@ class SparseLinearKernel {
  public:
   using A = acc_t<T>;
 
-  // total: [R, D], of this thread
+  // total: [kRows, R, D], of this thread
   SparseLinearKernel(const SparseLinear& a, const PaddedTable<T>& table, A* total)
       : a_(a), table_(table), total_(total), kept_(a.x, a.transposed, a.drop) {}
+
+  static constexpr int kRows = 64;  // rows that are listed together, or summed together by blocks, at most
 
   // rows [begin, end) that are no hubs
   void rows(int64_t begin, int64_t end) {
     const int64_t* rowptr = a_.x.rowptr;
+    if (table_.block) {
+      for (int64_t i = begin; i < end; i += kRows) blocked_rows(i, i + kRows < end ? i + kRows : end);
+      return;
+    }
     const int64_t longest = hub_length(a_.x.E);
     for (int64_t i = begin; i < end;) {
       const int64_t length = rowptr[i + 1] - rowptr[i];
@@ -66,8 +75,6 @@ class SparseLinearKernel {
   }
 
  private:
-  static constexpr int kRows = 64;  // rows that are listed together, at most
-
   T* out(int64_t i, int64_t r) const { return static_cast<T*>(a_.out) + i * a_.out_row + r * a_.out_replica; }
   const T* values() const { return static_cast<const T*>(a_.x.values); }
 
@@ -138,6 +145,29 @@ class SparseLinearKernel {
     }
   }
 
+  // Long rows [begin, end), at most kRows, with ascending columns: all over one block of the table, then over the next.
+  void blocked_rows(int64_t begin, int64_t end) {
+    const int64_t *rowptr = a_.x.rowptr, width = a_.R * a_.D, longest = hub_length(a_.x.E);
+    const int32_t* next[kRows];
+    for (int64_t i = begin; i < end; ++i) {
+      next[i - begin] = a_.x.col + rowptr[i];
+      start_row(total_ + (i - begin) * width);
+    }
+    for (int64_t stop = 0; stop < a_.x.M;) {
+      stop += table_.block;
+      for (int64_t i = begin; i < end; ++i) {
+        if (rowptr[i + 1] - rowptr[i] > longest) continue;
+        const int32_t *from = next[i - begin], *row_end = a_.x.col + rowptr[i + 1];
+        const int32_t* to = std::lower_bound(from, row_end, stop);
+        add_entries(i, from - a_.x.col, to - a_.x.col, total_ + (i - begin) * width);
+        next[i - begin] = to;
+      }
+    }
+    for (int64_t i = begin; i < end; ++i) {
+      if (rowptr[i + 1] - rowptr[i] <= longest) store_row(i, total_ + (i - begin) * width);
+    }
+  }
+
   // rows [begin, end) of the result, each from the entries between its bounds
   template <class E>
   void finish_rows(int64_t begin, int64_t end, int64_t r, const Entries<E>& entries, const int* bound) const {
@@ -195,6 +225,9 @@ class SparseLinearKernel {
   KeptEntries<T> kept_;
 };
 
+// entries of a row in a block from which blocks are worth finding their ends
+inline constexpr int64_t kBlockedEntries = 32;
+
 // rows [begin, end) of a table of all replicas, [M, R, padded columns], zeros behind the columns of a slice
 template <class T>
 void pad_table(const SparseLinear& a, T* padded, int64_t begin, int64_t end) {
@@ -230,11 +263,17 @@ void sparse_linear(const SparseLinear& a) {
   const HubPieces pieces{g};
   const int64_t piece_count = pieces.count();
   Buffer<T> copy(padded == a.D ? 0 : a.x.M * a.R * padded);
-  Buffer<A> sums(piece_count * width), totals(split.threads * width);
-  PaddedTable<T> table{static_cast<const T*>(a.table), a.table_row, a.table_replica, 0};
-  if (copy.get()) table = {copy.get(), a.R * padded, padded, 0};
-  // a core has enough loads under way to fetch from the cache behind its own; far beyond that they must start earlier
-  if (a.x.M * a.R * padded * int64_t(sizeof(T)) > 4 * cache_bytes()) table.ahead = 32;
+  const int64_t total = SparseLinearKernel<T>::kRows * width;
+  Buffer<A> sums(piece_count * width), totals(split.threads * total);
+  PaddedTable<T> table{static_cast<const T*>(a.table), a.table_row, a.table_replica, 0, 0};
+  if (copy.get()) table = {copy.get(), a.R * padded, padded, 0, 0};
+  const int64_t row_bytes = a.R * padded * int64_t(sizeof(T)), block = cache_bytes() / 2 / row_bytes;
+  if (a.transposed && a.x.M > 2 * block && g.E * block > kBlockedEntries * g.N * a.x.M) {
+    table.block = block;
+  } else if (a.x.M * row_bytes > 4 * cache_bytes()) {
+    // a core has enough loads under way to fetch from the cache behind its own; far beyond that they must start earlier
+    table.ahead = 32;
+  }
 #pragma omp parallel num_threads(split.threads)
   {
     check_team(g, split);
@@ -245,7 +284,7 @@ void sparse_linear(const SparseLinear& a) {
       pad_table(a, copy.get(), begin, end);
       split.wait();
     }
-    SparseLinearKernel<T> kernel(a, table, totals.get() + thread * width);
+    SparseLinearKernel<T> kernel(a, table, totals.get() + thread * total);
     even_share(piece_count, begin, end);
     for (int64_t number = begin; number < end; ++number) {
       int64_t hub = 0, first, last;
