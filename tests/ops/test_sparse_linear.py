@@ -178,6 +178,14 @@ def test_replicas_are_single_runs(backend):
         torch.testing.assert_close(grad[r], torch.autograd.grad(one.square().sum(), w)[0])
 
 
+@pytest.mark.parametrize("sizes", ((40, 0), (2, 40, 0)))
+def test_no_columns_of_the_weight(sizes, backend):
+    weight = torch.zeros(sizes, requires_grad=True)
+    out = uf.sparse_linear(csr(MATRICES["some"]), weight, backend=backend)
+    assert out.shape == (50, *sizes[:-2], sizes[-1])
+    assert torch.autograd.grad(out.sum(), weight)[0].shape == sizes
+
+
 @pytest.mark.parametrize("dropout", (0.0, 0.4))
 def test_many_rows_of_few_columns(dropout, cpu):
     # the gradient of the weight sums thousands of rows of a table beyond the caches: block after block of it

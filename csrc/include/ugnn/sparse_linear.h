@@ -267,7 +267,7 @@ void sparse_linear(const SparseLinear& a) {
   Buffer<A> sums(piece_count * width), totals(split.threads * total);
   PaddedTable<T> table{static_cast<const T*>(a.table), a.table_row, a.table_replica, 0, 0};
   if (copy.get()) table = {copy.get(), a.R * padded, padded, 0, 0};
-  const int64_t row_bytes = a.R * padded * int64_t(sizeof(T)), block = cache_bytes() / 2 / row_bytes;
+  const int64_t row_bytes = std::max<int64_t>(1, a.R * padded * sizeof(T)), block = cache_bytes() / 2 / row_bytes;
   if (a.transposed && a.x.M > 2 * block && g.E * block > kBlockedEntries * g.N * a.x.M) {
     table.block = block;
   } else if (a.x.M * row_bytes > 4 * cache_bytes()) {
