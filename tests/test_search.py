@@ -94,6 +94,30 @@ def test_over(asked, cora):
     assert {t.settings.lr for t in trials} == {0.05}
 
 
+def test_soft_is_searched_for_ada_ugnn_alone(asked, cora):
+    for model, values in (("ada-ugnn", {False, True}), ("appnp", {False})):
+        _, trials = search(cora, model, Settings(), minutes=1, runs=2, over=["soft", "s"], progress_bar=False)
+        assert {t.settings.soft for t in trials} == values
+
+
+def test_exchange(asked, cora, monkeypatch, tmp_path, capsys):
+    rates = {0: Settings(s=1.0), 5: Settings(s=9.0), 10: Settings(s=19.0), 15: Settings(s=9.0)}
+    out = tmp_path / "mine.csv"
+    module.write_table(out, {("appnp", "mettack_cora", rate): (s, "made") for rate, s in rates.items()})
+    monkeypatch.setattr(module.datasets, "load", lambda name, root, rate: cora)
+    command = "search --models appnp --datasets mettack_cora --rates 0 10 20 --exchange --runs 3 --out mine.csv"
+    assert cli.main([*command.split(), "--quiet"]) == 0
+    assert "appnp on mettack_cora 20 %: validation" in capsys.readouterr().out
+    # each rate tries every setting once, its own first, with all epochs
+    tried = [[s.s for s, runs in asked if runs[0].seed == 1000][k : k + 3] for k in (0, 3, 6)]
+    assert tried == [[1.0, 9.0, 19.0], [19.0, 1.0, 9.0], [1.0, 9.0, 19.0]]
+    assert {s.epochs for s, _ in asked} == {400}
+    table = read_table(out)
+    assert [table["appnp", "mettack_cora", rate][0].s for rate in (0, 5, 10, 20)] == [19.0, 9.0, 19.0, 19.0]
+    assert "(3 runs; 400 epochs)" in table["appnp", "mettack_cora", 20][1]
+    assert len((tmp_path / "mine_trials.csv").read_text().splitlines()) == 10
+
+
 @pytest.mark.parametrize(
     "options, message",
     [
@@ -103,6 +127,7 @@ def test_over(asked, cora):
         ("--models gcn --datasets cora --over colour", "over must be among lr"),
         ("--models gcn --datasets cora --runs 0", "--runs must be >= 1"),
         ("--models gcn --datasets cora --rates 5", "rate must be 0"),
+        ("--models sgc --datasets cora --exchange", "must have rows of sgc on cora"),
     ],
 )
 def test_bad_arguments(options, message, capsys):

@@ -8,7 +8,7 @@ import platform
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -236,6 +236,11 @@ def _add_search(commands) -> None:
     add("--runs", type=int, default=5, metavar="N", help="runs of each setting in the last round (default: 5)")
     add("--epochs", type=int, metavar="N", help="epochs of the last round (default: 400)")
     add("--over", nargs="+", metavar="NAME", help="search these settings only, in one stage")
+    add(
+        "--exchange",
+        action="store_true",
+        help="search nothing new: try at each rate what the table has for the others, with all epochs and runs",
+    )
     add("--out", default="settings.csv", metavar="FILE", help="the table; NAME_trials.csv beside it holds all trials")
     add("--root", metavar="DIR", help="folder with further data sets")
     add("--threads", type=int, metavar="N", help="threads to compute with (default: torch's)")
@@ -250,17 +255,14 @@ def _search(args: argparse.Namespace) -> int:
     if args.threads is not None:
         torch.set_num_threads(args.threads)
     _known("--models", args.models, experiments.MODELS)
-    found = experiments.search_all(
-        [(name, rate) for name in args.datasets for rate in args.rates],
-        args.models,
-        args.out,
-        minutes=args.budget,
-        runs=args.runs,
-        epochs=args.epochs,
-        over=args.over,
-        root=args.root,
-        progress_bar=not args.quiet,
-    )
+    graphs = [(name, rate) for name in args.datasets for rate in args.rates]
+    shared: dict[str, Any] = {"runs": args.runs, "root": args.root, "progress_bar": not args.quiet}
+    if args.exchange:
+        found = experiments.exchange(graphs, args.models, args.out, **shared)
+    else:
+        found = experiments.search_all(
+            graphs, args.models, args.out, minutes=args.budget, epochs=args.epochs, over=args.over, **shared
+        )
     for (model, dataset, rate), best in found.items():
         attacked = f" {rate} %" if rate else ""
         print(f"{model} on {dataset}{attacked}: validation {best.val:.2f} %, {best.settings.text()}")

@@ -6,7 +6,7 @@ from ugnn_fast.experiments.paper import MODELS as PAPER_MODELS
 from ugnn_fast.experiments.report import load_checkpoint, write_report
 from ugnn_fast.experiments.reproduce import PARTS, Choice
 from ugnn_fast.experiments.runs import Interrupted, train_seeds
-from ugnn_fast.experiments.search import search, search_all
+from ugnn_fast.experiments.search import exchange, search, search_all
 from ugnn_fast.experiments.settings import Settings, read_table, settings_for
 from ugnn_fast.experiments.summary import reproduce
 from ugnn_fast.experiments.train import Epoch, Run, Trainer, TrainResult, train, train_runs
@@ -26,6 +26,7 @@ __all__ = [
     "TrainResult",
     "Trainer",
     "build_model",
+    "exchange",
     "load_checkpoint",
     "read_table",
     "reproduce",

@@ -2,7 +2,8 @@
 
 All candidates are trained for a few epochs, the best quarter of them for four times as many with more runs each, and so
 on until the last few have all epochs and runs. Test accuracy is never looked at. A second stage refines what the first
-has found.
+has found. At several rates of an attack, each rate then tries what the others have found (`exchange`): a few epochs
+favour settings that learn fast.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import math
 import os
 import random
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -105,6 +106,8 @@ def search(
         if name not in SPACE:
             raise ValueError(f"over must be among {', '.join(SPACE)}, got {name}")
     stages = STAGES[model] if over is None else (tuple(over),)
+    if model != "ada-ugnn":  # the others have no such setting
+        stages = tuple(tuple(name for name in names if name != "soft") for names in stages)
     trials: list[Trial] = []
     end = time.monotonic() + 60 * minutes
     best = Trial(start, -math.inf, 0, 0)
@@ -138,9 +141,8 @@ def search_all(
     whose trials are in that file are left as they are, so that a search that was stopped goes on.
     """
     out = Path(out)
-    trials_file = out.with_name(f"{out.stem}_trials.csv")
-    table = read_table(out) if out.exists() else dict(shipped_table())
-    tried = _tried(trials_file)
+    table = _table(out)
+    tried = _tried(_trials_file(out))
     tasks = []
     for name, rate in graphs:
         data = datasets.load(name, root, rate=rate)
@@ -164,13 +166,65 @@ def search_all(
             progress_bar=progress_bar,
         )
         found[key] = best
-        date = datetime.now(timezone.utc).strftime("%Y-%m-%d")
-        text = f"search {date}: validation {best.val:.2f} % ({best.runs} runs; {best.epochs} epochs)"
-        table[key] = replace(best.settings, epochs=start.epochs), text
-        out.parent.mkdir(parents=True, exist_ok=True)
-        _append_trials(trials_file, key, trials)
-        write_table(out, table)
+        _record(out, table, key, replace(best, settings=replace(best.settings, epochs=start.epochs)), trials)
     return found
+
+
+def exchange(
+    graphs: Sequence[tuple[str, int]],
+    models: Sequence[str],
+    out: str | os.PathLike,
+    *,
+    runs: int = 5,
+    root: str | None = None,
+    progress_bar: bool = True,
+) -> dict[Key, Trial]:
+    """Tries, for every model on every (data set, rate), what the table `out` has for the other rates.
+
+    All of them, the row that is there first, get all epochs and runs, and the best becomes the row.
+    """
+    out = Path(out)
+    table = _table(out)
+    pools = {(model, name, rate): _at_rates(table, model, name, rate) for name, rate in graphs for model in models}
+    found = {}
+    with Progress(sum(map(len, pools.values())), "settings", show=progress_bar) as progress:
+        for key, pool in pools.items():
+            if not pool:
+                raise ValueError(f"{out} must have rows of {key[0]} on {key[1]} to exchange, got none")
+            progress.describe(f"{key[0]} on {key[1]} {key[2]} %")
+            data = datasets.load(key[1], root, rate=key[2])
+            trials = []
+            for settings in pool:
+                trials.append(_trial(data, key[0], settings, runs, settings.epochs))
+                progress.advance(1)
+            found[key] = max(trials, key=lambda trial: trial.val)  # of equal ones the first
+            _record(out, table, key, found[key], trials)
+    return found
+
+
+def _at_rates(table: Mapping[Key, tuple[Settings, str]], model: str, name: str, rate: int) -> list[Settings]:
+    """Those of a model on a data set at all rates, each once, that of `rate` first."""
+    rates = sorted((key[2] for key in table if key[:2] == (model, name)), key=lambda other: (other != rate, other))
+    return list(dict.fromkeys(table[model, name, other][0] for other in rates))
+
+
+def _table(out: Path) -> dict[Key, tuple[Settings, str]]:
+    """The table to add to: that of the file, else the package's."""
+    return read_table(out) if out.exists() else dict(shipped_table())
+
+
+def _record(out: Path, table: dict[Key, tuple[Settings, str]], key: Key, best: Trial, trials: Sequence[Trial]) -> None:
+    """What a search has found, in the table `out` and in the file of trials beside it."""
+    date = datetime.now(timezone.utc).strftime("%Y-%m-%d")
+    text = f"search {date}: validation {best.val:.2f} % ({best.runs} runs; {best.epochs} epochs)"
+    table[key] = best.settings, text
+    out.parent.mkdir(parents=True, exist_ok=True)
+    _append_trials(_trials_file(out), key, trials)
+    write_table(out, table)
+
+
+def _trials_file(out: Path) -> Path:
+    return out.with_name(f"{out.stem}_trials.csv")
 
 
 def _tried(path: Path) -> set[Key]:
