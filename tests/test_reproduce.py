@@ -132,7 +132,7 @@ def test_tables():
     assert tables.robustness(attacked).body[0][0] == "Cora, 5 %"
     assert tables.correlation(attacked).body == [["Cora of Mettack, 5 %", "0.500 ± 0.000"]]
     time = tables.training_time([dataclasses.replace(r, seconds=100.0) for r in rows])
-    assert time.body == [["Cora", "5.0", "5.0"], ["all", "5.0", "5.0"]]
+    assert time.body == [["Cora", "10.0", "10.0"], ["all", "10.0", "10.0"]]
     assert "3 runs of each model" in time.note and "a, b, 2 threads; commits abc; 2026-01-01" in time.note
     assert tables.all_tables([], paper.MODELS) == tables.all_tables([], module.PARTS) == {}
 
@@ -142,7 +142,7 @@ def test_one_run_has_no_spread_and_no_test():
     assert table.body[0] == ["Cora", "84.50", "84.49", "84.50", "84.79", ""]
 
 
-COMMAND = ["reproduce", "table2", "--quick", "--datasets", "cora", "--models", "appnp", "ada-ugnn"]
+COMMAND = ["reproduce", "table2", "--quick", "--jobs", "1", "--datasets", "cora", "--models", "appnp", "ada-ugnn"]
 
 
 def test_reproduce_end_to_end(tmp_path, capsys, monkeypatch):
@@ -199,6 +199,27 @@ def test_kill_9_loses_the_batch_under_way_only(tmp_path):
     for name in ("table2.md",):
         assert (tmp_path / "killed" / name).read_text() == (tmp_path / "whole" / name).read_text()
     assert len(read_results(path)) == 6
+
+
+def test_several_processes(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(module, "_QUICK_EPOCHS", 5)
+    for jobs in ("1", "2"):
+        assert cli.main([*COMMAND[:4], jobs, *COMMAND[5:], "--threads", "2", "--out", jobs]) == 0
+    assert "100%" in capsys.readouterr().err
+    one, two = (sorted(read_results(tmp_path / jobs / "results.csv"), key=lambda row: row.run) for jobs in "12")
+    assert [row.threads for row in one] == [2] * 6 and [row.threads for row in two] == [1] * 6
+    times = {"seconds": 0.0, "threads": 0, "date": ""}
+    assert same(*([dataclasses.replace(row, **times) for row in rows] for rows in (one, two)))
+
+
+def test_processes_by_memory(monkeypatch):
+    monkeypatch.setattr(module, "bytes_per_replica", lambda *args: 10)
+    monkeypatch.setattr(module._memory, "total_bytes", lambda: 100)
+    task = module.Task("cora", 0, "appnp", Settings(), [])
+    batches = [module.Batch(task, [Run()] * size) for size in (1, 2, 1)]
+    graphs = module._Graphs(None)
+    assert [module._fitting(batches, graphs, n) for n in (1, 2, 8)] == [1, 2, 2]
+    assert module._fitting(batches[:1], graphs, 8) == 1 == module._fitting([], graphs, 8)
 
 
 def test_other_settings_are_other_runs(tmp_path, monkeypatch):

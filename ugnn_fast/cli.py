@@ -191,12 +191,13 @@ def _add_reproduce(commands) -> None:
     add("--from", dest="source", metavar="FILE", help="train nothing: tables and figures of this results.csv")
     add("--root", metavar="DIR", help="folder with further data sets")
     add("--threads", type=int, metavar="N", help="threads to compute with (default: torch's)")
+    add("--jobs", type=int, metavar="N", help="processes that share the threads (default: one for each)")
     add("--quiet", action="store_true", help="no progress bar")
     parser.set_defaults(run=_reproduce)
 
 
 def _reproduce(args: argparse.Namespace) -> int:
-    _at_least(1, threads=args.threads)
+    _at_least(1, threads=args.threads, jobs=args.jobs)
     if args.threads is not None:
         torch.set_num_threads(args.threads)
     if args.runs != "paper" and not (args.runs.isascii() and args.runs.isdigit() and int(args.runs) > 0):
@@ -210,7 +211,12 @@ def _reproduce(args: argparse.Namespace) -> int:
         table=None if args.settings is None else experiments.read_table(args.settings),
     )
     tables, absent = experiments.reproduce(
-        choice, args.out, source=args.source, root=args.root, progress_bar=not args.quiet
+        choice,
+        args.out,
+        source=args.source,
+        root=args.root,
+        processes=args.jobs or torch.get_num_threads(),
+        progress_bar=not args.quiet,
     )
     for table in tables.values():
         print(table.markdown())

@@ -14,14 +14,15 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ugnn_fast import datasets
+from ugnn_fast import _memory, datasets
 from ugnn_fast.datasets import Dataset
 from ugnn_fast.experiments import paper
 from ugnn_fast.experiments._progress import Progress
-from ugnn_fast.experiments.models import replicas_at_once, work
+from ugnn_fast.experiments._workers import shared_out
+from ugnn_fast.experiments.models import bytes_per_replica, replicas_at_once, work
 from ugnn_fast.experiments.results import Row, accuracies, append_results, read_results
 from ugnn_fast.experiments.settings import Key, Settings, settings_for
-from ugnn_fast.experiments.train import Run, Trainer, TrainResult
+from ugnn_fast.experiments.train import Epoch, Run, Trainer, TrainResult
 
 PARTS = ("table2", "table3", "robustness", "correlation", "smoothness")
 RESULTS_FILE = "results.csv"
@@ -97,28 +98,67 @@ def _needs(parts: Sequence[str], attacked: bool, model: str) -> bool:
     return "table2" in parts or ("table3" in parts and model in ("appnp", "ada-ugnn"))
 
 
-def run(tasks: Sequence[Task], folder: str | os.PathLike, *, root: str | None = None, show: bool = True) -> list[Row]:
-    """Trains what the folder's results.csv does not have yet, batch by batch, and returns the rows of all tasks."""
+class Batch(NamedTuple):
+    """Runs of a task that are trained side by side."""
+
+    task: Task
+    runs: list[Run]
+
+
+def run(
+    tasks: Sequence[Task],
+    folder: str | os.PathLike,
+    *,
+    root: str | None = None,
+    processes: int = 1,
+    show: bool = True,
+) -> list[Row]:
+    """Trains what the folder's results.csv does not have yet, batch by batch, and returns the rows of all tasks.
+
+    processes: batches that are trained at the same time, if the memory allows; they share torch's threads.
+    """
     path = Path(folder) / RESULTS_FILE
     path.parent.mkdir(parents=True, exist_ok=True)
     done = {row.run for row in read_results(path)}
     graphs = _Graphs(root)
-    left = [(task, batch) for task in tasks for batch in _batches(task, graphs.get(task), done)]
-    total = sum(_units(task, graphs.get(task)) * len(batch) for task, batch in left)
-    about = _about()
+    left = [Batch(task, runs) for task in tasks for runs in _batches(task, graphs.get(task), done)]
+    total = sum(_units(batch, graphs) * batch.task.settings.epochs for batch in left)
+    processes = _fitting(left, graphs, processes)
+    threads = max(1, torch.get_num_threads() // processes)
     with Progress(total, "", show=show) as progress:
-        for task, batch in left:
-            data = graphs.get(task)
-            rate = f" {task.rate} %" if task.rate else ""
-            progress.describe(f"{task.model} on {task.dataset}{rate}, {len(batch)} runs")
-            trainer = Trainer(data, task.model, task.settings, batch)
-            unit = _units(task, data) * len(batch) / task.settings.epochs
-            while not trainer.finished:
-                epoch = trainer.step()
-                progress.note(f"epoch {epoch.epoch}, val {100 * epoch.val_accuracy:.1f} %")
-                progress.advance(unit)
-            append_results(path, [_row(task, data, result, batch, about) for result in trainer.results()])
+        for batch, news in shared_out(_Training(graphs, _about()), left, processes, threads):
+            if isinstance(news, Epoch):
+                task = batch.task
+                rate = f" {task.rate} %" if task.rate else ""
+                progress.describe(f"{task.model} on {task.dataset}{rate}, {len(batch.runs)} runs")
+                progress.note(f"epoch {news.epoch}, val {100 * news.val_accuracy:.1f} %")
+                progress.advance(_units(batch, graphs))
+            else:
+                append_results(path, news)
     return rows_of(tasks, read_results(path))
+
+
+class _Training:
+    """Trains batches: the epochs of a batch as they are done, then its rows."""
+
+    def __init__(self, graphs: _Graphs, about: dict[str, str]):
+        self.graphs, self.about = graphs, about
+
+    def __call__(self, batch: Batch) -> Iterator[Epoch | list[Row]]:
+        task, data = batch.task, self.graphs.get(batch.task)
+        trainer = Trainer(data, task.model, task.settings, batch.runs)
+        while not trainer.finished:
+            yield trainer.step()
+        yield [_row(batch, data, result, self.about) for result in trainer.results()]
+
+
+def _fitting(batches: Sequence[Batch], graphs: _Graphs, processes: int) -> int:
+    """So many processes at most that their batches take half of the memory."""
+    largest = max(
+        (len(runs) * bytes_per_replica(task.model, graphs.get(task), task.settings) for task, runs in batches),
+        default=1,
+    )
+    return max(1, min(processes, len(batches), _memory.total_bytes() // 2 // largest))
 
 
 def rows_of(tasks: Sequence[Task], rows: Sequence[Row]) -> list[Row]:
@@ -147,6 +187,9 @@ class _Graphs:
             self.read[key] = datasets.load(task.dataset, self.root, rate=task.rate)
         return self.read[key]
 
+    def __getstate__(self) -> dict:
+        return {"root": self.root, "read": {}}  # another process reads them again
+
 
 def _batches(task: Task, data: Dataset, done: set[tuple]) -> Iterator[list[Run]]:
     """Runs to train side by side. Always the same ones, so that a resumed experiment gives the same numbers."""
@@ -161,11 +204,13 @@ def _key(task: Task, run: Run) -> tuple:
     return task.dataset, task.rate, task.model, task.settings.text(), run.split, run.seed
 
 
-def _units(task: Task, data: Dataset) -> float:
-    return task.settings.epochs * work(task.model, data, task.settings)
+def _units(batch: Batch, graphs: _Graphs) -> float:
+    """Of work in an epoch."""
+    return len(batch.runs) * work(batch.task.model, graphs.get(batch.task), batch.task.settings)
 
 
-def _row(task: Task, data: Dataset, result: TrainResult, batch: Sequence[Run], about: dict) -> Row:
+def _row(batch: Batch, data: Dataset, result: TrainResult, about: dict[str, str]) -> Row:
+    task, runs = batch
     found: dict[str, Any] = {**accuracies(result, data.splits[result.split][2]), **about}
     return Row(
         dataset=task.dataset,
@@ -178,8 +223,8 @@ def _row(task: Task, data: Dataset, result: TrainResult, batch: Sequence[Run], a
         correlation=float("nan") if result.correlation is None else result.correlation,
         best_epoch=result.best.epoch,
         seconds=result.seconds,
-        batch=f"{batch[0].split}:{batch[0].seed}",
-        replicas=len(batch),
+        batch=f"{runs[0].split}:{runs[0].seed}",
+        replicas=len(runs),
         threads=torch.get_num_threads(),
         date=datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M"),
         **found,

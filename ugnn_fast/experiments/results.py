@@ -52,6 +52,10 @@ class Row:
         """What the run was of."""
         return self.dataset, self.rate, self.model, self.settings, self.split, self.seed
 
+    @property
+    def core_seconds(self) -> float:
+        return self.seconds * self.threads
+
 
 COLUMNS = tuple(field.name for field in fields(Row))
 _TYPES = {"str": str, "int": int, "float": float}

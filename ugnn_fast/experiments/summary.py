@@ -43,11 +43,13 @@ def reproduce(
     *,
     source: str | None = None,
     root: str | None = None,
+    processes: int = 1,
     progress_bar: bool = True,
 ) -> tuple[dict[str, Table], list[str]]:
     """Trains what the folder does not have yet and writes all files: (tables, data sets that were not found).
 
-    source: a results.csv from which the files are made, without any training.
+    source: a results.csv from which the files are made, without any training. processes: those that train at the same
+    time and share torch's threads; more than one are for programs that can be imported without running.
     """
     # what could stop the end of a long run shall stop its beginning
     require("matplotlib.figure")
@@ -65,7 +67,7 @@ def reproduce(
         if absent and choice.datasets is not None:
             raise ValueError(f"data sets must be in --root, $UGNN_DATA or the package, not found: {', '.join(absent)}")
         tasks = [task for task in plan(choice) if task.dataset not in absent]
-        rows = run(tasks, folder, root=root, show=progress_bar)
+        rows = run(tasks, folder, root=root, processes=processes, show=progress_bar)
     return write_summary(folder, rows, choice, root=root), absent
 
 
@@ -128,11 +130,11 @@ def _about(rows: Sequence[Row]) -> str:
     """Where the figures come from."""
     if not rows:
         return "No training runs."
-    minutes = sum(row.seconds for row in rows) / 60
+    minutes = sum(row.core_seconds for row in rows) / 60
     dates = sorted(row.date for row in rows)
     commits, machines = sorted({row.commit for row in rows}), sorted({row.machine for row in rows})
     threads = sorted({row.threads for row in rows})
     return (
-        f"{len(rows):,} training runs in {minutes:.1f} minutes, {dates[0]} to {dates[-1]} UTC, on "
+        f"{len(rows):,} training runs in {minutes:.1f} minutes of a core, {dates[0]} to {dates[-1]} UTC, on "
         f"{'; '.join(machines)}, {' and '.join(map(str, threads))} threads, commit {', '.join(commits)}."
     )

@@ -197,13 +197,16 @@ def correlation(rows: Sequence[Row]) -> Table | None:
 
 
 def training_time(rows: Sequence[Row]) -> Table | None:
-    """Minutes that the runs took, and on what."""
+    """Minutes that the runs took of a core, and on what."""
     rows = [row for row in rows if row.dataset in paper.DATASETS]
     models = [model for model in paper.MODELS if any(row.model == model for row in rows)]
     body = []
     total = dict.fromkeys(models, 0.0)
     for dataset in paper.DATASETS:
-        minutes = {model: sum(sample(rows, dataset, model, column="seconds").values) / 60 for model in models}
+        minutes = {
+            model: sum(row.core_seconds for row in rows if (row.dataset, row.model) == (dataset, model)) / 60
+            for model in models
+        }
         if any(minutes.values()):
             body.append([NAMES[dataset], *(f"{value:.1f}" if value else "" for value in minutes.values())])
             total = {model: total[model] + minutes[model] for model in models}
@@ -211,7 +214,8 @@ def training_time(rows: Sequence[Row]) -> Table | None:
         return None
     where = sorted({f"{row.machine}, {row.threads} thread{'s' if row.threads > 1 else ''}" for row in rows})
     note = (
-        f"Minutes of {_runs_text(rows)} of each model, training and evaluation of all epochs; {'; '.join(where)}; "
+        f"Minutes of a core (time times threads; two cores take half as long) for {_runs_text(rows)} of each model, "
+        f"training and evaluation of all epochs; {'; '.join(where)}; "
         f"commits {', '.join(sorted({row.commit for row in rows}))}; {min(row.date for row in rows)[:10]} to "
         f"{max(row.date for row in rows)[:10]}."
     )
