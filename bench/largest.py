@@ -8,7 +8,6 @@ Every size that was tried is appended to results/largest.csv.
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import resource
 import subprocess
@@ -21,6 +20,7 @@ import torch
 
 import ugnn_fast as uf
 from bench.machine import RESULTS, ROOT, Progress, machine, now
+from bench.report import append
 from bench.timing import fix_threads
 from ugnn_fast.datasets import Dataset
 from ugnn_fast.experiments import Run, Settings, Trainer
@@ -113,12 +113,7 @@ def main(argv: list[str] | None = None) -> int:
     def trains(N: int) -> bool:
         progress.say(f"{N:,} nodes")
         row = attempt(N, args.gib, args.threads) | about
-        new = not path.exists()
-        with path.open("a", newline="") as file:
-            writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-            if new:
-                writer.writeheader()
-            writer.writerow(row)
+        append(path, COLUMNS, [row])
         if row["trains"]:
             progress.say(f"  {row['peak_gib']} GiB, {row['bytes_per_node']} bytes a node, {row['epoch_s']} s an epoch")
         else:

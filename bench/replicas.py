@@ -7,7 +7,6 @@ results/replicas.csv, and results/replicas.md is the table of the run.
 from __future__ import annotations
 
 import argparse
-import csv
 import sys
 from collections.abc import Callable
 from datetime import datetime, timezone
@@ -20,6 +19,7 @@ from torch import nn
 import ugnn_fast as uf
 from bench.machine import RESULTS, Progress, machine
 from bench.ops import epoch
+from bench.report import append
 from bench.timing import fix_threads, measure
 from ugnn_fast.datasets import Dataset, row_normalize
 from ugnn_fast.experiments import Run, Settings, Trainer, settings_for
@@ -148,19 +148,13 @@ def main(argv: list[str] | None = None) -> int:
     fix_threads(threads)
     about = {**machine(), "threads": threads}
     about["date"] = datetime.now(timezone.utc).strftime("%Y-%m-%d")
+    args.out.mkdir(parents=True, exist_ok=True)
     progress, rows = Progress(), []
     for name in args.datasets:
         for model in args.models:
             progress.say(f"{model} on {name}")
             rows.append({**row_of(name, model, args.replicas, args.pyg, args.repeats, args.seconds), **about})
-    args.out.mkdir(parents=True, exist_ok=True)
-    path = args.out / CSV_NAME
-    new = not path.exists()
-    with path.open("a", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-        if new:
-            writer.writeheader()
-        writer.writerows(rows)
+            append(args.out / CSV_NAME, COLUMNS, rows[-1:])
     (args.out / TABLE_NAME).write_text(table(rows))
     print(table(rows))
     return 0
