@@ -104,18 +104,24 @@ def test_exchange(asked, cora, monkeypatch, tmp_path, capsys):
     rates = {0: Settings(s=1.0), 5: Settings(s=9.0), 10: Settings(s=19.0), 15: Settings(s=9.0)}
     out = tmp_path / "mine.csv"
     module.write_table(out, {("appnp", "mettack_cora", rate): (s, "made") for rate, s in rates.items()})
+    # of the trials before, the two best ones of a rate with all epochs are tried too
+    before = [(80.0, 400, 0.5), (79.0, 400, 0.8), (79.5, 400, 0.5), (78.0, 400, 0.9), (85.0, 120, 0.7)]
+    trials = [module.Trial(Settings(s=19.0, dropout=d), val, 2, epochs) for val, epochs, d in before]
+    module._append_trials(tmp_path / "mine_trials.csv", ("appnp", "mettack_cora", 5), trials)
     monkeypatch.setattr(module.datasets, "load", lambda name, root, rate: cora)
     command = "search --models appnp --datasets mettack_cora --rates 0 10 20 --exchange --runs 3 --out mine.csv"
     assert cli.main([*command.split(), "--quiet"]) == 0
     assert "appnp on mettack_cora 20 %: validation" in capsys.readouterr().out
     # each rate tries every setting once, its own first, with all epochs
-    tried = [[s.s for s, runs in asked if runs[0].seed == 1000][k : k + 3] for k in (0, 3, 6)]
-    assert tried == [[1.0, 9.0, 19.0], [19.0, 1.0, 9.0], [1.0, 9.0, 19.0]]
+    tried = [[(s.s, s.dropout) for s, runs in asked if runs[0].seed == 1000][k : k + 4] for k in (0, 4, 8)]
+    one, nine, nineteen = ((s, 0.8) for s in (1.0, 9.0, 19.0))
+    more = (19.0, 0.5)
+    assert tried == [[one, nine, nineteen, more], [nineteen, one, nine, more], [one, nine, nineteen, more]]
     assert {s.epochs for s, _ in asked} == {400}
     table = read_table(out)
     assert [table["appnp", "mettack_cora", rate][0].s for rate in (0, 5, 10, 20)] == [19.0, 9.0, 19.0, 19.0]
     assert "(3 runs; 400 epochs)" in table["appnp", "mettack_cora", 20][1]
-    assert len((tmp_path / "mine_trials.csv").read_text().splitlines()) == 10
+    assert len((tmp_path / "mine_trials.csv").read_text().splitlines()) == 1 + 5 + 12
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ from ugnn_fast.experiments.settings import (
     Key,
     Settings,
     cells,
+    from_cells,
     read_table,
     settings_for,
     shipped_table,
@@ -179,13 +180,19 @@ def exchange(
     root: str | None = None,
     progress_bar: bool = True,
 ) -> dict[Key, Trial]:
-    """Tries, for every model on every (data set, rate), what the table `out` has for the other rates.
+    """Tries, for every model on every (data set, rate), what was found for all rates.
 
-    All of them, the row that is there first, get all epochs and runs, and the best becomes the row.
+    That is the rows of the table `out`, and the two best trials of each rate that had all epochs. All of them, the row
+    of the rate itself first, get all epochs and runs, and the best becomes the row.
     """
     out = Path(out)
     table = _table(out)
-    pools = {(model, name, rate): _at_rates(table, model, name, rate) for name, rate in graphs for model in models}
+    finals = _finals(_trials_file(out))
+    pools = {
+        (model, name, rate): list(dict.fromkeys([*_at_rates(table, model, name, rate), *finals.get((model, name), [])]))
+        for name, rate in graphs
+        for model in models
+    }
     found = {}
     with Progress(sum(map(len, pools.values())), "settings", show=progress_bar) as progress:
         for key, pool in pools.items():
@@ -233,6 +240,24 @@ def _tried(path: Path) -> set[Key]:
         return set()
     with open(path, newline="") as file:
         return {(row["model"], row["dataset"], int(row["rate"])) for row in csv.DictReader(file)}
+
+
+def _finals(path: Path) -> dict[tuple[str, str], list[Settings]]:
+    """By model and data set: of each rate, the two best trials in a file with all epochs."""
+    if not path.exists():
+        return {}
+    with open(path, newline="") as file:
+        rows = list(csv.DictReader(file))
+    most = max((int(row["epochs"]) for row in rows), default=0)
+    found: dict[tuple[str, str], list[Settings]] = {}
+    rates: dict[Key, set[Settings]] = {}
+    for row in sorted(rows, key=lambda row: -float(row["val"])):
+        key, settings = (row["model"], row["dataset"], int(row["rate"])), from_cells(row)
+        tops = rates.setdefault(key, set())
+        if int(row["epochs"]) == most and len(tops) < 2 and settings not in tops:
+            tops.add(settings)
+            found.setdefault(key[:2], []).append(settings)
+    return found
 
 
 def _append_trials(path: Path, key: Key, trials: Sequence[Trial]) -> None:

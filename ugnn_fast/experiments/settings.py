@@ -68,16 +68,21 @@ def cells(settings: Settings) -> list[str]:
     return [_written(getattr(settings, name)) for name in COLUMNS]
 
 
+def from_cells(row: Mapping[str, str]) -> Settings:
+    """Settings of a row of a table, by column."""
+    types = {field.name: str(field.type) for field in fields(Settings)}
+    values: dict[str, Any] = {name: _parsed(row[name], types[name]) for name in COLUMNS}
+    return Settings(**values)
+
+
 def read_table(path: str | os.PathLike) -> dict[Key, tuple[Settings, str]]:
     """Settings and their source by (model, data set, rate)."""
-    types = {field.name: field.type for field in fields(Settings)}
     table = {}
     with open(path, newline="") as file:
         for number, row in enumerate(csv.DictReader(file), 2):
             try:
                 key = row["model"], row["dataset"], int(row["rate"])
-                values: dict[str, Any] = {name: _parsed(row[name], str(types[name])) for name in COLUMNS}
-                table[key] = Settings(**values), row["source"]
+                table[key] = from_cells(row), row["source"]
             except (KeyError, TypeError, ValueError) as error:
                 raise ValueError(f"{path}, line {number}: must be a row of settings: {error}") from error
     return table
