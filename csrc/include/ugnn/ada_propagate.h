@@ -181,6 +181,7 @@ void ada_propagate_backward(const AdaPropagateBackward& a, const SliceRange& ran
   InView<A> c(view, static_cast<const A*>(a.c), a.RC);
   const A* b = static_cast<const A*>(a.b);
   Buffer<Factors<A>> factors(N);  // rho, b
+  Buffer<A> inverse(N);           // 1 / rho, 0 where rho is
   Buffer<A> near_grad_c(user_grad_c && view.order ? N * a.RC : 0), grad_b(user_grad_c ? N * a.RC : 0);
   A* grad_c = view.order ? near_grad_c.get() : user_grad_c;
   const bool gather_s = user_grad_c && !a.s;
@@ -206,7 +207,10 @@ void ada_propagate_backward(const AdaPropagateBackward& a, const SliceRange& ran
     int64_t begin, end;
     even_share(N, begin, end);
     c.fill(begin, end, first_r, end_r);
-    for_rho<A>(a.g, view, begin, end, [&](int64_t p, A rho) { factors.get()[p].first = rho; });
+    for_rho<A>(a.g, view, begin, end, [&](int64_t p, A rho) {
+      factors.get()[p].first = rho;
+      inverse.get()[p] = rho > 0 ? 1 / rho : A(0);
+    });
     for (int64_t p = begin; p < end; ++p) {
       if (gather_s) ones.get()[p] = {1, 0};
       for (int64_t r = first_r; grad_c && r < end_r; ++r) grad_c[r * N + p] = grad_b.get()[r * N + p] = 0;
@@ -215,6 +219,7 @@ void ada_propagate_backward(const AdaPropagateBackward& a, const SliceRange& ran
     const T* u = a.u ? static_cast<const T*>(a.u) + kept * before : nullptr;
     const T* s = a.s ? static_cast<const T*>(a.s) + a.K * before : nullptr;
     step.factors = factors.get();
+    step.inverse = inverse.get();
     for (int64_t number = range.first; number < range.end; ++number) {
       const Slice slice = all_slices.at(number);
       const int64_t table_size = N * slice.ld, replica = a.RC > 1 ? slice.r * N : 0;
@@ -249,7 +254,7 @@ void ada_propagate_backward(const AdaPropagateBackward& a, const SliceRange& ran
         });
         if (in_row) put_c(tables[0] + p * slice.ld, slice.ld, step.c[p]);
         // without neighbours b is 1/2 whatever c is
-        if (grad_c && rho_p > 0) step.grad_b[p] += sum_lanes<A, kBlock>(dot) / rho_p;
+        if (grad_c) step.grad_b[p] += sum_lanes<A, kBlock>(dot) * inverse.get()[p];
       }
       split.wait();
       const StepRun<T> run = backward_kernel<T>(a.g, slice.width, slice.ld);

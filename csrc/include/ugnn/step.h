@@ -80,9 +80,10 @@ struct Step {
   T* next = nullptr;  // table of the next step, kGeneral and kBackward; null: last step
 
   // kBackward, one step of ada_propagate; table holds v = rho b G
-  const T* u = nullptr;  // table of the forward step
-  const T* s = nullptr;  // its s; null: gradient of c not wanted
-  A* grad_x = nullptr;   // null: not wanted, or left to the next step, which then adds both
+  const T* u = nullptr;        // table of the forward step
+  const T* s = nullptr;        // its s; null: gradient of c not wanted
+  const A* inverse = nullptr;  // [N]: 1 / rho, 0 where rho is
+  A* grad_x = nullptr;         // null: not wanted, or left to the next step, which then adds both
   int64_t ldg = 0;
   bool both = false;
   A* grad_c = nullptr;  // [N]

@@ -179,12 +179,12 @@ struct StepKernel {
   // docs/math.md (G1)-(G3), with t = sums.s and G = rho y the gradient of the step's input
   template <bool kTable>
   static UGNN_INLINE Dots finish_backward(const Step<T>& a, int64_t i, const Sums& sums, const Tails& tails) {
-    const A rho = a.factors[i].first, b = a.factors[i].second, c_i = a.c[i];
+    const A rho = a.factors[i].first, b = a.factors[i].second, inverse = a.inverse[i], c_i = a.c[i];
     const A to_x = a.first ? rho : 2 * b * rho, to_v = rho * b * rho;
     // what the step before left to this one: 2 b G = 2 v / rho
-    const A from_v = a.both && rho > 0 ? 2 / rho : A(0);
+    const A from_v = 2 * inverse;
     // v as it is stored, in (G3) as in (G2) of the step before
-    const A to_e = rho > 0 ? 1 / (rho * rho) : A(0);
+    const A to_e = inverse * inverse;
     Dots dots{};
     UGNN_UNROLL
     for (int v = 0; v < kVecs; ++v) {
