@@ -50,8 +50,10 @@ def test_the_best_by_validation_is_found(asked, cora):
     assert best.val == pytest.approx(100 * (0.5 + 0.08 + 0.04))
     assert {(t.epochs, t.runs) for t in trials} == {(30, 2), (120, 2), (400, 3)}
     assert all(run.seed >= 1000 for _, runs in asked for run in runs), "seeds of experiments are others"
-    counts = [sum(t.epochs == e and t.settings.s != 19.0 for t in trials) for e in (30, 120)]
+    counts = [sum(t.epochs == e and t.settings.lr != 0.01 for t in trials) for e in (30, 120)]
     assert counts[0] > 2 * counts[1], "most are given up early"
+    few = [t for t in trials if t.settings.s != 19.0]
+    assert len(few) == 9 and {(t.epochs, t.runs) for t in few} == {(400, 3)}, "K and s are so few that none is"
 
 
 def test_what_is_searched():

@@ -59,6 +59,9 @@ STAGES: dict[str, tuple[tuple[str, ...], ...]] = {
 }
 _KEEP = 4  # one of so many goes on to the next round
 _FIRST_EPOCHS = 30
+# So many candidates, such as all K and s, have all epochs at once: after 30 epochs a large s, which learns slowly,
+# looks worse than it is.
+_FEW = 16
 _FEWEST_RUNS = 2
 _PATIENCE = 100  # epochs without a better validation accuracy, after which little is to be expected
 
@@ -280,7 +283,7 @@ def _stage(
     progress: Progress,
 ) -> Trial:
     begun = time.monotonic()
-    rounds = _rounds(every[0].epochs)
+    rounds = [every[0].epochs] if len(every) <= _FEW else _rounds(every[0].epochs)
     # if the time is too short for all of them, then for some from everywhere
     every = [every[0], *random.Random(0).sample(every[1:], len(every) - 1)]
     share = 0.0  # of the bar
