@@ -214,6 +214,7 @@ def test_several_processes(tmp_path, capsys, monkeypatch):
 
 def test_processes_by_memory(monkeypatch):
     monkeypatch.setattr(module, "bytes_per_replica", lambda *args: 10)
+    monkeypatch.setattr(module, "_PROCESS_BYTES", 5)
     monkeypatch.setattr(module._memory, "total_bytes", lambda: 100)
     task = module.Task("cora", 0, "appnp", Settings(), [])
     batches = [module.Batch(task, [Run()] * size) for size in (1, 2, 1)]

@@ -26,6 +26,7 @@ from ugnn_fast.experiments.train import Epoch, Run, Trainer, TrainResult
 
 PARTS = ("table2", "table3", "robustness", "correlation", "smoothness")
 RESULTS_FILE = "results.csv"
+_PROCESS_BYTES = 512 << 20  # of a process that trains, beside its batch: torch and the data set
 _QUICK_EPOCHS, _QUICK_RUNS = 60, 3
 _QUICK_DATASETS = ("cora", "citeseer", "air_usa", "mettack_cora")
 _QUICK_RATES = (0, 25)
@@ -153,12 +154,12 @@ class _Training:
 
 
 def _fitting(batches: Sequence[Batch], graphs: _Graphs, processes: int) -> int:
-    """So many processes at most that their batches take half of the memory."""
+    """So many processes at most that they take half of the memory."""
     largest = max(
         (len(runs) * bytes_per_replica(task.model, graphs.get(task), task.settings) for task, runs in batches),
-        default=1,
+        default=0,
     )
-    return max(1, min(processes, len(batches), _memory.total_bytes() // 2 // largest))
+    return max(1, min(processes, len(batches), _memory.total_bytes() // 2 // (_PROCESS_BYTES + largest)))
 
 
 def rows_of(tasks: Sequence[Task], rows: Sequence[Row]) -> list[Row]:
