@@ -136,6 +136,7 @@ def test_exchange(asked, cora, monkeypatch, tmp_path, capsys):
         ("--models gcn --datasets cora --runs 0", "--runs must be >= 1"),
         ("--models gcn --datasets cora --rates 5", "rate must be 0"),
         ("--models sgc --datasets cora --exchange", "must have rows of sgc on cora"),
+        ("--models gcn --datasets cora --exchange --over lr", "--exchange must come without --over"),
     ],
 )
 def test_bad_arguments(options, message, capsys):

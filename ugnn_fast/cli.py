@@ -245,7 +245,7 @@ def _add_search(commands) -> None:
     add(
         "--exchange",
         action="store_true",
-        help="search nothing new: try at each rate what the table has for the others, with all epochs and runs",
+        help="search nothing new: try at each rate what was found for all of them, with all epochs and runs",
     )
     add("--out", default="settings.csv", metavar="FILE", help="the table; NAME_trials.csv beside it holds all trials")
     add("--root", metavar="DIR", help="folder with further data sets")
@@ -264,6 +264,8 @@ def _search(args: argparse.Namespace) -> int:
     graphs = [(name, rate) for name in args.datasets for rate in args.rates]
     shared: dict[str, Any] = {"runs": args.runs, "root": args.root, "progress_bar": not args.quiet}
     if args.exchange:
+        if args.over is not None or args.epochs is not None:
+            raise ValueError("--exchange must come without --over and --epochs: it takes settings as they were found")
         found = experiments.exchange(graphs, args.models, args.out, **shared)
     else:
         found = experiments.search_all(
