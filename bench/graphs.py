@@ -14,6 +14,7 @@ from ugnn_fast.datasets import Dataset
 
 TOY = "toy"
 GENERATED = "power_law-"
+ORDER = "@"  # NAME@METHOD: with its nodes in another order
 _LARGE = 1_000_000
 
 
@@ -50,7 +51,13 @@ def toy() -> Dataset:
 
 @functools.lru_cache(maxsize=2)
 def load(name: str) -> Dataset:
-    """A data set of uf.datasets.load, "toy", or "power_law-N-E", which has no features."""
+    """A data set of uf.datasets.load, "toy", or "power_law-N-E"; NAME@METHOD: in an order of Graph.reorder.
+
+    Generated and reordered graphs have no features.
+    """
+    base, _, method = name.partition(ORDER)
+    if method:
+        return Dataset(name, load(base).graph.reorder(method), None, None, [])
     if name == TOY:
         return toy()
     if not name.startswith(GENERATED):

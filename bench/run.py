@@ -113,8 +113,8 @@ def cases_of(op: Op, options: Options) -> list[Case]:
         own = [Case(op.name, graphs.TOY, **QUICK_SIZES)]
     chosen = []
     for name in options.graphs or dict.fromkeys(case.graph for case in own):
-        same = [case for case in own if case.graph == name]
-        chosen += same or [dataclasses.replace(own[0], graph=name)]
+        same = [case for case in own if case.graph == name.partition(graphs.ORDER)[0]] or own[:1]
+        chosen += [dataclasses.replace(case, graph=name) for case in same]
     found = [
         dataclasses.replace(case, D=D, K=K)
         for case in chosen

@@ -21,7 +21,12 @@ def add_bench(commands) -> None:
     add = parser.add_argument
     add("--list", action="store_true", help="show operators, their cases and contenders, and stop")
     add("--op", nargs="+", metavar="NAME", help="only these (default: all)")
-    add("--graph", nargs="+", metavar="NAME", help="data sets, toy, or power_law-N-E such as power_law-1e6-2e7")
+    add(
+        "--graph",
+        nargs="+",
+        metavar="NAME",
+        help="data sets, toy, or power_law-N-E such as power_law-1e6-2e7; NAME@ORDER: in an order of Graph.reorder",
+    )
     add("--dim", nargs="+", type=int, metavar="D", help="widths (default: those of the operator's cases)")
     add("--steps", nargs="+", type=int, metavar="K", help="numbers of steps (default: those of the cases)")
     add("--mode", nargs="+", metavar="MODE", help="fwd, fwdbwd (with gradients), epoch (default: all)")

@@ -143,3 +143,11 @@ def test_generated_graphs():
     for name in ("power_law-10", "power_law-x-3", "power_law-1e3-10", "power_law-10-100"):
         with pytest.raises(ValueError, match="power_law"):
             graphs.load(name)
+
+
+def test_graphs_in_another_order():
+    g, longest_first = graphs.load("toy").graph, graphs.load("toy@degree").graph
+    assert g.perm is None and longest_first.perm is not None
+    assert longest_first.degree.equal(g.degree.sort(descending=True).values)
+    with pytest.raises(ValueError, match="method must be one of"):
+        graphs.load("toy@size")

@@ -131,6 +131,7 @@ def test_cases():
     grown = cases_of(OP, Options(graphs=["cora", "citeseer"], dims=[3, 5]))
     assert [str(case) for case in grown] == [f"ada_propagate {g}:{D}:10" for g in ("cora", "citeseer") for D in (3, 5)]
     assert [str(case) for case in cases_of(OP, Options(quick=True))] == ["ada_propagate toy:5:3"]
+    assert [str(case) for case in cases_of(OP, Options(graphs=["flickr@rcm"]))] == ["ada_propagate flickr@rcm:9:2"]
 
 
 def test_growth_is_of_one_operator_with_few_contenders():
