@@ -312,10 +312,9 @@ void ada_propagate_backward(const AdaPropagateBackward& a, const SliceRange& ran
     for (int64_t r = first_r; grad_c && r < end_r; ++r) {
       A* share = grad_b.get() + r * N;
       for (int64_t p = begin; p < end; ++p) {
-        const int64_t i = view.user_row(p);
-        if (a.g.degree[i] <= 0) continue;
+        const A rho = factors.get()[p].first;  // 0 without neighbours, and so is what it gave to share
         grad_c[r * N + p] -= share[p];
-        share[p] /= degree_of<A>(a.g, i);
+        share[p] *= rho * rho;
       }
       split.wait();
       for (int64_t p = split.begin(thread); p < split.end(thread); ++p) {

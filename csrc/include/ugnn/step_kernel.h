@@ -2,6 +2,7 @@
 #pragma once
 
 #include "ugnn/step.h"
+#include "ugnn/vec_rows.h"
 
 namespace ugnn {
 namespace UGNN_ISA {
@@ -19,17 +20,25 @@ struct StepKernel {
 #else
   static constexpr bool kTogether = kVecs == 1 && !kWeighted && !std::is_same_v<T, double>;
 #endif
+  // rows in a vector where several are summed at a time; c_j out of an array is no part of a row
+  static constexpr int kAside =
+      kTogether && std::is_same_v<T, float> && kW != Weighting::kNode ? kRowsAside<kLanes> : 1;
+  template <int kRows>
+  using Rows = vec_t<A, kLanes * kRows>;
 
-  struct Sums {
-    V s[kVecs];
-    V p[kNode ? kVecs : 1];
+  template <int kRows>
+  struct SumsOf {
+    Rows<kRows> s[kVecs];
+    Rows<kRows> p[kNode ? kVecs : 1];
   };
+  using Sums = SumsOf<1>;
 
-  static UGNN_INLINE void clear(Sums& sums) {
+  template <int kRows>
+  static UGNN_INLINE void clear(SumsOf<kRows>& sums) {
     UGNN_UNROLL
     for (int v = 0; v < kVecs; ++v) {
-      sums.s[v] = V{};
-      if constexpr (kNode) sums.p[v] = V{};
+      sums.s[v] = Rows<kRows>{};
+      if constexpr (kNode) sums.p[v] = Rows<kRows>{};
     }
   }
 
@@ -82,6 +91,13 @@ struct StepKernel {
     }
   }
 
+  // one entry of each of several rows
+  template <int kRows>
+  static UGNN_INLINE void add_rows(Rows<kRows> u, SumsOf<kRows>& sums) {
+    sums.s[0] += u;
+    if constexpr (kInRow) sums.p[0] += last_of_rows<kLanes, kRows>(u) * u;
+  }
+
   static UGNN_INLINE void gather(const Step<T>& a, int64_t begin, int64_t end, Sums& sums) {
     if (a.prefetch) {
       const int64_t last = a.g.E - 1;
@@ -97,15 +113,17 @@ struct StepKernel {
     }
   }
 
-  static UGNN_INLINE V y_of(const Sums& sums, A c_i, int v) {
+  template <int kRows, class C>
+  static UGNN_INLINE Rows<kRows> y_of(const SumsOf<kRows>& sums, C c_i, int v) {
     if constexpr (kNode) return c_i * sums.s[v] + sums.p[v];
     return sums.s[v];
   }
 
   // vector v of a row of which only the last vector may be partial
-  template <class U>
-  static UGNN_INLINE V load_row(const U* row, int v, const Tail<kLanes>& tail) {
-    return v < kVecs - 1 ? load<kLanes>(row + v * kLanes) : load_first<kLanes>(row + v * kLanes, tail);
+  template <int kRows, class U, class TailT>
+  static UGNN_INLINE Rows<kRows> load_row(const U* row, int v, const TailT& tail) {
+    constexpr int kWide = kLanes * kRows;
+    return v < kVecs - 1 ? load<kWide>(row + v * kLanes) : load_first<kWide>(row + v * kLanes, tail);
   }
   template <class U>
   static UGNN_INLINE void store_row(U* row, int v, V value, const Tail<kLanes>& tail) {
@@ -116,100 +134,111 @@ struct StepKernel {
     }
   }
   // the value for a table row: with c_i behind the columns where it belongs there
-  static UGNN_INLINE V with_c(V value, A c_i, int v, const Tail<kLanes>& columns) {
-    if constexpr (kInRow) return v < kVecs - 1 ? value : first_or<A, kLanes>(value, c_i, columns);
+  template <int kRows, class C, class TailT>
+  static UGNN_INLINE Rows<kRows> with_c(Rows<kRows> value, C c_i, int v, const TailT& columns) {
+    if constexpr (kInRow) return v < kVecs - 1 ? value : first_or<A, kLanes * kRows>(value, c_i, columns);
     return value;
   }
 
   // s is wanted in backward only: past the caches, unless everything stays near
-  static UGNN_INLINE void put_sums(const Step<T>& a, T* to, V s) {
-    if constexpr (std::is_same_v<T, float> && kLanes >= 8) {
+  template <int kWide>
+  static UGNN_INLINE void put_sums(const Step<T>& a, T* to, vec_t<A, kWide> s) {
+    if constexpr (std::is_same_v<T, float> && kLanes >= 8 && kWide == kLanes) {
       if (a.prefetch) return stream<kLanes>(to, s);
     }
-    store<kLanes>(to, s);
+    store<kWide>(to, s);
   }
 
-  struct Tails {
-    Tail<kLanes> columns, width;
+  template <int kRows>
+  struct TailsOf {
+    RowsTail<kLanes, kRows> columns, width;
   };
+  using Tails = TailsOf<1>;
 
   // kTable: x and out are tables in the order of the rows, as in all steps but the last
-  template <bool kTable>
-  static UGNN_INLINE void finish(const Step<T>& a, int64_t i, const Sums& sums, const Tails& tails) {
-    const Factors<A> factors = a.factors[i];
-    A c_i = 0;
-    if constexpr (kNode) c_i = a.c[i];
+  template <bool kTable, int kRows>
+  static UGNN_INLINE void finish(const Step<T>& a, int64_t i, const SumsOf<kRows>& sums, const TailsOf<kRows>& tails) {
+    constexpr int kWide = kLanes * kRows;
+    const A* const factors = &a.factors[i].first;
+    const auto first = for_each_row<kLanes, kRows, 0, 2>(factors), second = for_each_row<kLanes, kRows, 1, 2>(factors);
+    decltype(for_each_row<kLanes, kRows>(a.c)) c_i{};
+    if constexpr (kNode) c_i = for_each_row<kLanes, kRows>(a.c + i);
     const int64_t row = !kTable && a.order ? a.order[i] : i;
     UGNN_UNROLL
     for (int v = 0; v < kVecs; ++v) {
-      V z = factors.first * y_of(sums, c_i, v);
+      Rows<kRows> z = first * y_of(sums, c_i, v);
       if constexpr (kTable) {
-        z += factors.second * load<kLanes>(a.x + i * kLd + v * kLanes);
+        z += second * load<kWide>(a.x + i * kLd + v * kLanes);
       } else if (a.x) {
-        z += factors.second * load_row(a.x + row * a.ldx, v, tails.width);
+        z += second * load_row<kRows>(a.x + row * a.ldx, v, tails.width);
       }
       if constexpr (kE == Epilogue::kGeneral) {
-        if (a.h) z += a.keep.at(row) * load_row(a.h + row * a.ldh, v, tails.width);
-        if (a.h_prev) z += a.prev.at(row) * load_row(a.h_prev + row * a.ldp, v, tails.width);
-        if (a.clamped) z = clamp<A, kLanes>(z, a.lo, a.hi);
-        if (a.next) store<kLanes>(a.next + i * kLd + v * kLanes, a.right.at(row) * z);
+        if (a.h) z += a.keep.at(row) * load_row<1>(a.h + row * a.ldh, v, tails.width);
+        if (a.h_prev) z += a.prev.at(row) * load_row<1>(a.h_prev + row * a.ldp, v, tails.width);
+        if (a.clamped) z = clamp<A, kWide>(z, a.lo, a.hi);
+        if (a.next) store<kWide>(a.next + i * kLd + v * kLanes, a.right.at(row) * z);
         if (a.total) {
           A* total = a.total + row * a.ldt;
-          store_row(total, v, load_row(total, v, tails.width) + a.gamma * z, tails.width);
+          store_row(total, v, load_row<1>(total, v, tails.width) + a.gamma * z, tails.width);
         }
       }
       if constexpr (kTable) {
-        store<kLanes>(a.out + i * kLd + v * kLanes, with_c(z, c_i, v, tails.columns));
+        store<kWide>(a.out + i * kLd + v * kLanes, with_c<kRows>(z, c_i, v, tails.columns));
       } else if (kE == Epilogue::kForward || a.out) {
-        store_row(a.out + row * a.ldo, v, with_c(z, c_i, v, tails.columns), tails.width);
+        store_row(a.out + row * a.ldo, v, with_c<kRows>(z, c_i, v, tails.columns), tails.width);
       }
-      if (a.sums) put_sums(a, a.sums + i * kLd + v * kLanes, sums.s[v]);
+      if (a.sums) put_sums<kWide>(a, a.sums + i * kLd + v * kLanes, sums.s[v]);
     }
     // a row that is as wide as a table is one
-    if constexpr (kInRow) {
+    if constexpr (kInRow && kRows == 1) {
       if (kTable || a.width == kLd) put_c(a.out + row * a.ldo, int(kLd), c_i);
     }
   }
 
   // What row i adds to grad_c and grad_b, before the sum over its columns.
+  template <int kRows>
   struct Dots {
-    V c, b;
+    Rows<kRows> c, b;
   };
 
   // docs/math.md (G1)-(G3), with t = sums.s and G = rho y the gradient of the step's input
-  template <bool kTable>
-  static UGNN_INLINE Dots finish_backward(const Step<T>& a, int64_t i, const Sums& sums, const Tails& tails) {
-    const A rho = a.factors[i].first, b = a.factors[i].second, inverse = a.inverse[i], c_i = a.c[i];
-    const A to_x = a.first ? rho : 2 * b * rho, to_v = rho * b * rho;
+  template <bool kTable, int kRows>
+  static UGNN_INLINE Dots<kRows> finish_backward(const Step<T>& a, int64_t i, const SumsOf<kRows>& sums,
+                                                 const TailsOf<kRows>& tails) {
+    constexpr int kWide = kLanes * kRows;
+    const A* const factors = &a.factors[i].first;
+    const auto rho = for_each_row<kLanes, kRows, 0, 2>(factors), b = for_each_row<kLanes, kRows, 1, 2>(factors);
+    const auto inverse = for_each_row<kLanes, kRows>(a.inverse + i), c_i = for_each_row<kLanes, kRows>(a.c + i);
+    const auto to_x = a.first ? rho : 2 * b * rho, to_v = rho * b * rho;
     // what the step before left to this one: 2 b G = 2 v / rho
-    const A from_v = 2 * inverse;
+    const auto from_v = 2 * inverse;
     // v as it is stored, in (G3) as in (G2) of the step before
-    const A to_e = inverse * inverse;
-    Dots dots{};
+    const auto to_e = inverse * inverse;
+    Dots<kRows> dots{};
     UGNN_UNROLL
     for (int v = 0; v < kVecs; ++v) {
       const int64_t at = i * kLd + v * kLanes;
-      const V y = y_of(sums, c_i, v), next = rounded<T, kLanes>(to_v * y);
+      const Rows<kRows> y = y_of(sums, c_i, v), next = rounded<T, kWide>(to_v * y);
       if (a.s) {
         // what lies behind the columns in one factor of a product is zero in the other
-        const V u = load_row(a.u + i * kLd, v, tails.columns);
-        const V s = sizeof(T) == 2 ? load_row(a.s + i * kLd, v, tails.columns) : load<kLanes>(a.s + at);
-        dots.c += load_row(a.table + i * kLd, v, tails.columns) * s + u * sums.s[v];
+        const Rows<kRows> u = load_row<kRows>(a.u + i * kLd, v, tails.columns);
+        const Rows<kRows> s = sizeof(T) == 2 ? load_row<kRows>(a.s + i * kLd, v, tails.columns) : load<kWide>(a.s + at);
+        dots.c += load_row<kRows>(a.table + i * kLd, v, tails.columns) * s + u * sums.s[v];
         dots.b += next * u;
       }
       if (a.grad_x) {
         A* grad = a.grad_x + i * (kTable ? kLd : a.ldg);
-        V sum = to_x * y;
-        if (a.both) sum += from_v * load_row(a.table + i * kLd, v, tails.columns);
+        Rows<kRows> sum = to_x * y;
+        if (a.both) sum += from_v * load_row<kRows>(a.table + i * kLd, v, tails.columns);
         if constexpr (kTable) {
-          store<kLanes>(grad + v * kLanes, load<kLanes>(grad + v * kLanes) + sum);
+          store<kWide>(grad + v * kLanes, load<kWide>(grad + v * kLanes) + sum);
         } else {
-          store_row(grad, v, load_row(grad, v, tails.width) + sum, tails.width);
+          store_row(grad, v, load_row<kRows>(grad, v, tails.width) + sum, tails.width);
         }
       }
-      if (a.next) store<kLanes>(a.next + at, with_c(next, c_i, v, tails.columns));
+      if (a.next) store<kWide>(a.next + at, with_c<kRows>(next, c_i, v, tails.columns));
     }
-    if constexpr (kInRow) {
+    if constexpr (kInRow && kRows == 1) {
       if (a.next) put_c(a.next + i * kLd, int(kLd), c_i);
     }
     dots.b *= to_e;
@@ -228,41 +257,50 @@ struct StepKernel {
   static UGNN_INLINE void finish_any(const Step<T>& a, int64_t i, Sums& sums, const Tails& tails) {
     drop_c(sums, tails);
     if constexpr (kE == Epilogue::kBackward) {
-      const Dots dots = finish_backward<kTable>(a, i, sums, tails);
+      const Dots<1> dots = finish_backward<kTable, 1>(a, i, sums, tails);
       if (a.s) {
         a.grad_c[i] += sum_lanes<A, kLanes>(dots.c);
         if (!a.first) a.grad_b[i] += sum_lanes<A, kLanes>(dots.b);
       }
     } else {
-      finish<kTable>(a, i, sums, tails);
+      finish<kTable, 1>(a, i, sums, tails);
     }
   }
 
   // rows i .. i + 3; the sums over columns are those of finish_any, four at a time
-  template <bool kTable>
-  static UGNN_INLINE void finish_four(const Step<T>& a, int64_t i, Sums (&sums)[4], const Tails& tails) {
+  template <bool kTable, int kRows>
+  static UGNN_INLINE void finish_four(const Step<T>& a, int64_t i, SumsOf<kRows> (&sums)[4 / kRows],
+                                      const TailsOf<kRows>& tails) {
     if constexpr (kE == Epilogue::kBackward && kLanes >= 4) {
-      Dots dots[4];
+      Rows<kRows> to_c[4 / kRows], to_b[4 / kRows];
       UGNN_UNROLL
-      for (int k = 0; k < 4; ++k) {
-        drop_c(sums[k], tails);
-        dots[k] = finish_backward<kTable>(a, i + k, sums[k], tails);
+      for (int k = 0; k < 4 / kRows; ++k) {
+        if constexpr (kRows == 1) drop_c(sums[k], tails);
+        const Dots<kRows> dots = finish_backward<kTable, kRows>(a, i + k * kRows, sums[k], tails);
+        to_c[k] = dots.c;
+        to_b[k] = dots.b;
       }
       if (!a.s) return;
-      const auto to_c = sum_lanes_of_four<A, kLanes>(dots[0].c, dots[1].c, dots[2].c, dots[3].c);
-      store<4>(a.grad_c + i, load<4>(a.grad_c + i) + to_c);
+      store<4>(a.grad_c + i, load<4>(a.grad_c + i) + sums_of_rows<A, kLanes, kRows>(to_c));
       if (a.first) return;
-      const auto to_b = sum_lanes_of_four<A, kLanes>(dots[0].b, dots[1].b, dots[2].b, dots[3].b);
-      store<4>(a.grad_b + i, load<4>(a.grad_b + i) + to_b);
+      store<4>(a.grad_b + i, load<4>(a.grad_b + i) + sums_of_rows<A, kLanes, kRows>(to_b));
     } else {
       UGNN_UNROLL
-      for (int k = 0; k < 4; ++k) finish_any<kTable>(a, i + k, sums[k], tails);
+      for (int k = 0; k < 4 / kRows; ++k) {
+        if constexpr (kRows == 1) {
+          finish_any<kTable>(a, i + k, sums[k], tails);
+        } else {
+          finish<kTable, kRows>(a, i + k * kRows, sums[k], tails);
+        }
+      }
     }
   }
 
-  static UGNN_INLINE Tails tails_of(const Step<T>& a) {
+  template <int kRows>
+  static UGNN_INLINE TailsOf<kRows> tails_of(const Step<T>& a) {
     constexpr int kBefore = (kVecs - 1) * kLanes;
-    return {Tail<kLanes>(a.columns - kBefore), Tail<kLanes>(a.width - kBefore)};
+    using Some = RowsTail<kLanes, kRows>;
+    return {Some(a.columns - kBefore), Some(a.width - kBefore)};
   }
 
   // Items [begin, end) of one part of a step.
@@ -271,39 +309,55 @@ struct StepKernel {
       if (part == Part::kRows && a.ascending) {
         // the gradient of x is a table in near form
         if (kE == Epilogue::kBackward || (a.x && a.width == kLd && a.ldx == kLd && a.ldo == kLd && !a.order)) {
-          return run_together<true>(a, begin, end);
+          return run_together<true, kAside>(a, begin, end);
         }
-        if constexpr (kE != Epilogue::kBackward) return run_together<false>(a, begin, end);
+        if constexpr (kE != Epilogue::kBackward) return run_together<false, 1>(a, begin, end);
       }
     }
     run_items(a, part, begin, end);
   }
 
-  // Narrow rows of much the same length, ascending, four at a time: four chains of sums, and less to decide for each
-  // row. The order in which a row is summed stays the same. The step is a copy: stores go through pointers to
-  // anything, and the compiler would read its members again after each.
-  template <bool kTable>
+  // Narrow rows of much the same length, ascending, four at a time: several chains of sums, less to decide for each
+  // row, and kRows rows in a vector. The order in which a row is summed stays the same. The step is a copy: stores go
+  // through pointers to anything, and the compiler would read its members again after each.
+  template <bool kTable, int kRows>
   static void run_together(const Step<T>& step, int64_t begin, int64_t end) {
     const Step<T> a = step;
-    const Tails tails = tails_of(a);
+    const TailsOf<kRows> tails = tails_of<kRows>(a);
     const int32_t* const col = a.g.col;
     int64_t i = begin;
     for (; i + 4 <= end; i += 4) {
       const int64_t* const start = a.g.rowptr + i;
       if (__builtin_expect(start[4] - start[3] > kBlockEntries, 0)) break;
       const int64_t shortest = start[1] - start[0];
-      Sums sums[4];
+      SumsOf<kRows> sums[4 / kRows];
       UGNN_UNROLL
-      for (int k = 0; k < 4; ++k) clear(sums[k]);
-      for (int64_t e = 0; e < shortest; ++e) {
+      for (int k = 0; k < 4 / kRows; ++k) clear(sums[k]);
+      if constexpr (kRows == 1) {
+        for (int64_t e = 0; e < shortest; ++e) {
+          UGNN_UNROLL
+          for (int k = 0; k < 4; ++k) add(a, start[k] + e, col[start[k] + e], sums[k]);
+        }
         UGNN_UNROLL
-        for (int k = 0; k < 4; ++k) add(a, start[k] + e, col[start[k] + e], sums[k]);
+        for (int k = 1; k < 4; ++k) {
+          for (int64_t e = start[k] + shortest; e < start[k + 1]; ++e) add(a, e, col[e], sums[k]);
+        }
+      } else {
+        const int32_t* places[4 / kRows][kRows];
+        UGNN_UNROLL
+        for (int k = 0; k < 4; ++k) places[k / kRows][k % kRows] = col + start[k];
+        for (int64_t e = 0; e < shortest; ++e) {
+          UGNN_UNROLL
+          for (int k = 0; k < 4 / kRows; ++k) add_rows<kRows>(load_rows<kLanes, kRows>(a.table, places[k], e), sums[k]);
+        }
+        UGNN_UNROLL
+        for (int k = 1; k < 4; ++k) {
+          for (int64_t e = start[k] + shortest; e < start[k + 1]; ++e) {
+            add_rows<kRows>(load_row_of<kLanes, kRows>(a.table + int64_t(col[e]) * kLd, k % kRows), sums[k / kRows]);
+          }
+        }
       }
-      UGNN_UNROLL
-      for (int k = 1; k < 4; ++k) {
-        for (int64_t e = start[k] + shortest; e < start[k + 1]; ++e) add(a, e, col[e], sums[k]);
-      }
-      finish_four<kTable>(a, i, sums, tails);
+      finish_four<kTable, kRows>(a, i, sums, tails);
     }
     run_items(step, Part::kRows, i, end);
   }
@@ -313,7 +367,7 @@ struct StepKernel {
     const Step<T> a = step;
     const int64_t hub_len = hub_length(a.g.E);
     const HubPieces pieces{a.g};
-    const Tails tails = tails_of(a);
+    const Tails tails = tails_of<1>(a);
     for (int64_t item = begin; item < end; ++item) {
       Sums sums;
       int64_t i = 0;

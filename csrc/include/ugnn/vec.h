@@ -1,4 +1,4 @@
-// Short vectors for the CPU kernels: types, loads, stores, sums. The only CPU header with intrinsics.
+// Short vectors for the CPU kernels: types, loads, stores, sums. Intrinsics are here and in vec_rows.h only.
 //
 // Everything that is compiled once per instruction set lives in a namespace of that set (UGNN_ISA), and uses no
 // standard-library template: the linker would keep one copy of those, perhaps the one for the newest CPU.
