@@ -165,6 +165,49 @@ void ada_propagate_forward(AdaPropagateForward& a) {
              });
 }
 
+// Where backward begins: what the last step's result, H_K, and its gradient G give for a slice.
+template <class T>
+struct LastTerms {
+  using A = acc_t<T>;
+  Slice slice;
+  const int32_t* order;  // of the view
+  int64_t ldx, ldg;
+  const T* grad_h;  // of the user, as h
+  const T* h;
+  const A* b;  // [N], in the order of the view, as all that follows
+  const A* inverse;
+  const A* c;           // to go behind the columns; null: it does not
+  Factors<A>* factors;  // rho is there, b is put beside it
+  T* table;             // v = rho b G
+  A* grad_x;            // 2 b G; null: not wanted
+  A* grad_b;            // += b <G, H_K> = <v, H_K> / rho; null: not wanted
+};
+
+// By value, and not inlined: the compiler would read every pointer again after each store.
+template <class T>
+__attribute__((noinline)) void add_last_terms(const LastTerms<T> a, int64_t begin, int64_t end) {
+  using A = acc_t<T>;
+  using V = vec_t<A, kBlock>;
+  for (int64_t p = begin; p < end; ++p) {
+    const int64_t at = (a.order ? a.order[p] : p) * a.ldx + a.slice.first;
+    const A b = a.b[p], to_v = a.factors[p].first * b;
+    a.factors[p].second = b;
+    T* row = a.table + p * a.slice.ld;
+    V dot{};
+    for_columns(a.slice, [&](int d, const Tail<kBlock>& columns, const Tail<kBlock>& stored) {
+      const V g = load_first<kBlock>(a.grad_h + at + d, columns);
+      const V v = rounded<T, kBlock>(to_v * g);
+      store_first<kBlock>(row + d, a.c ? first_or<A, kBlock>(v, a.c[p], columns) : v, stored);
+      // in near form the gradient of x is a table
+      if (a.grad_x) store_first<kBlock>(a.grad_x + p * a.ldg + d, 2 * b * g, a.order ? stored : columns);
+      if (a.grad_b) dot += v * load_first<kBlock>(a.h + at + d, columns);
+    });
+    if (a.c) put_c(row, a.slice.ld, a.c[p]);
+    // without neighbours b is 1/2 whatever c is
+    if (a.grad_b) a.grad_b[p] += sum_lanes<A, kBlock>(dot) * a.inverse[p];
+  }
+}
+
 template <class T>
 void ada_propagate_backward(const AdaPropagateBackward& a, const SliceRange& range) {
   using A = acc_t<T>;
@@ -207,9 +250,11 @@ void ada_propagate_backward(const AdaPropagateBackward& a, const SliceRange& ran
     int64_t begin, end;
     even_share(N, begin, end);
     c.fill(begin, end, first_r, end_r);
+    A last_rho = 0, last_inverse = 0;  // rows of one length have one of each
     for_rho<A>(a.g, view, begin, end, [&](int64_t p, A rho) {
-      factors.get()[p].first = rho;
-      inverse.get()[p] = rho > 0 ? 1 / rho : A(0);
+      if (rho != last_rho) last_inverse = rho > 0 ? 1 / rho : A(0);
+      factors.get()[p].first = last_rho = rho;
+      inverse.get()[p] = last_inverse;
     });
     for (int64_t p = begin; p < end; ++p) {
       if (gather_s) ones.get()[p] = {1, 0};
@@ -231,30 +276,26 @@ void ada_propagate_backward(const AdaPropagateBackward& a, const SliceRange& ran
       A* grad_x = !user_grad_x ? nullptr : view.order ? near_grad_x.get() : user_grad_x + slice.first;
       step.ldg = view.order ? slice.ld : ldx;
 
-      // the last step's own terms: v = rho b G, 2 b G for x, b <G, H_K> = <v, H_K> / rho for b
       T* tables[2] = {work.get(), work.get() + table_size};
       T* sums = work.get() + 2 * table_size;
-      const bool in_row = c_in_row<T>(a.g, slice.width, slice.ld);
-      for (int64_t p = begin; p < end; ++p) {
-        using V = vec_t<A, kBlock>;
-        const int64_t i = view.user_row(p), at = i * ldx + slice.first;
-        const A b_p = b[replica + p], rho_p = factors.get()[p].first, to_v = rho_p * b_p;
-        factors.get()[p].second = b_p;
-        if (again_tables) middle.get()[p] = {to_v * rho_p, 2 * b_p};
-        V dot{};
-        for_columns(slice, [&](int d, const Tail<kBlock>& columns, const Tail<kBlock>& stored) {
-          const V g = load_first<kBlock>(grad_h + at + d, columns);
-          const V v = rounded<T, kBlock>(to_v * g);
-          store_first<kBlock>(tables[0] + p * slice.ld + d, in_row ? first_or<A, kBlock>(v, step.c[p], columns) : v,
-                              stored);
-          if (grad_x) {
-            store_first<kBlock>(grad_x + p * step.ldg + d, 2 * b_p * g, view.order ? stored : columns);
-          }
-          if (grad_c) dot += v * load_first<kBlock>(static_cast<const T*>(a.h) + at + d, columns);
-        });
-        if (in_row) put_c(tables[0] + p * slice.ld, slice.ld, step.c[p]);
-        // without neighbours b is 1/2 whatever c is
-        if (grad_c) step.grad_b[p] += sum_lanes<A, kBlock>(dot) * inverse.get()[p];
+      LastTerms<T> last;
+      last.slice = slice;
+      last.order = view.order;
+      last.ldx = ldx;
+      last.ldg = step.ldg;
+      last.grad_h = grad_h;
+      last.h = static_cast<const T*>(a.h);
+      last.b = b + replica;
+      last.inverse = inverse.get();
+      last.c = c_in_row<T>(a.g, slice.width, slice.ld) ? step.c : nullptr;
+      last.factors = factors.get();
+      last.table = tables[0];
+      last.grad_x = grad_x;
+      last.grad_b = step.grad_b;
+      add_last_terms(last, begin, end);
+      for (int64_t p = begin; again_tables && p < end; ++p) {
+        const Factors<A> row = factors.get()[p];
+        middle.get()[p] = {row.first * row.second * row.first, 2 * row.second};
       }
       split.wait();
       const StepRun<T> run = backward_kernel<T>(a.g, slice.width, slice.ld);
