@@ -2,9 +2,11 @@
 
 import importlib.metadata
 import json
+import signal
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 
@@ -93,12 +95,16 @@ BAD = {
     "s": ("train --s -1", "s must be finite and >= 0, got -1.0"),
     "soft": ("train --model appnp --soft", "--soft is for ada-ugnn only, got --model appnp"),
     "seed": ("train --seed -1", "seed must be in 0..2^63 - 1, got -1"),
-    "seeds": ("train --seeds 0", "--seeds must be >= 1, got 0"),
+    "seeds": ("train --seeds 0", "--seeds must be in 1..1000000, got 0"),
     "both-seeds": ("train --seed 1 --seeds 2", "argument --seeds: not allowed with argument --seed"),
-    "threads": ("train --threads 0", "--threads must be >= 1, got 0"),
+    "threads": ("train --threads 0", "--threads must be in 1..4096, got 0"),
     "option": ("train --colour red", "unrecognized arguments: --colour red"),
     "graph": ("train --graph none.npz", "path must be an .npz file, got none.npz: no such file"),
     "graph-and-dataset": ("train --graph a.npz --dataset cora", "--dataset: not allowed with argument --graph"),
+    "many-seeds": ("train --seeds 99999999999999999999", "--seeds must be in 1..1000000, got 999"),
+    "many-threads": ("train --threads 3000000000", "--threads must be in 1..4096, got 3000000000"),
+    "graph-and-root": ("train --graph a.npz --root .", "--root must come without --graph"),
+    "diverged": ("train --model gcn --lr 1e38 --epochs 9", "losses and weights must stay finite, got others in epoch"),
     "patience": ("train --patience -1", "patience must be >= 0, got -1"),
     "command": ("fly", "invalid choice: 'fly'"),
     "nothing": ("", "the following arguments are required: COMMAND"),
@@ -113,7 +119,7 @@ def test_bad_arguments_are_one_line_and_code_2(case, capsys, tmp_path):
     assert out == ""
     assert err.startswith("ugnn-fast: error: ") and err.count("\n") == 1
     assert message in err
-    if case != "memory":  # found by the system, after the folder was made
+    if case not in ("memory", "diverged"):  # found in training
         assert list(tmp_path.iterdir()) == []
 
 
@@ -141,16 +147,21 @@ def test_a_missing_extra_is_named_before_the_training(module, capsys, monkeypatc
 
 
 def interrupted_after(epochs, monkeypatch, batch=None):
-    """Ctrl-C after so many epochs, with at most `batch` runs at once."""
+    """Ctrl-C in the middle of that epoch, with at most `batch` runs at once."""
     done = []
 
     class Trainer(runs.Trainer):
+        def _running(self):
+            if len(done) == epochs:
+                signal.raise_signal(signal.SIGINT)
+            return super()._running()
+
         def step(self):
+            done.append(None)
+            found = super().step()
             if len(done) == epochs:
                 done.append(None)
-                raise KeyboardInterrupt
-            done.append(None)
-            return super().step()
+            return found
 
     monkeypatch.setattr(runs, "Trainer", Trainer)
     if batch:
@@ -187,9 +198,27 @@ def test_resume_of_another_training_is_refused(capsys, monkeypatch, tmp_path):
     assert "interrupted after 0 of 1 runs" in capsys.readouterr().err
     assert cli.main(["train", "--epochs", "3", "--lr", "0.01", "--resume", "--quiet"]) == 2
     assert "state must be of ada-ugnn on cora" in capsys.readouterr().err
-    (tmp_path / "runs" / "cora_ada-ugnn" / "training.pt").write_text("hello")
-    assert cli.main(["train", "--epochs", "3", "--resume", "--quiet"]) == 2
-    assert "training.pt must be an interrupted training of ugnn-fast" in capsys.readouterr().err
+    state = tmp_path / "runs" / "cora_ada-ugnn" / "training.pt"
+    saved = torch.load(state, weights_only=True)
+    del saved["trainers"][0]["best"]
+    for damaged in (saved, {**saved, "trainers": 5}, "hello"):
+        torch.save(damaged, state)
+        assert cli.main(["train", "--epochs", "3", "--resume", "--quiet"]) == 2
+        assert "training.pt must be an interrupted training of ugnn-fast" in capsys.readouterr().err
+
+
+def test_resume_on_other_data_is_refused(capsys, monkeypatch, tmp_path):
+    path = tmp_path / "mine.npz"
+    edges = {"indptr": np.array([0, 1, 2, 3, 4, 4, 4]), "indices": np.array([1, 0, 3, 2])}
+    rest = {"x_indptr": np.arange(7), "x_indices": np.arange(6), "x_shape": np.array([6, 6]), "y": np.arange(6) % 2}
+    split = {"train": np.array([0, 1]), "val": np.array([2, 3]), "test": np.array([4, 5])}
+    np.savez(path, **edges, **rest, **split)
+    interrupted_after(1, monkeypatch)
+    command = ["train", "--graph", str(path), "--model", "gcn", "--epochs", "3", "--quiet"]
+    assert cli.main(command) == 130
+    np.savez(path, **edges, **{**rest, "y": np.array([0, 1, 0, 1, 1, 1])}, **split)
+    assert cli.main([*command, "--resume"]) == 2
+    assert "state must be of gcn on mine (6 nodes, checksum" in capsys.readouterr().err
 
 
 def test_a_training_is_saved_as_it_goes(monkeypatch, tmp_path):

@@ -89,7 +89,7 @@ def test_a_state_carries_a_training_over(data, tmp_path):
         assert [epoch[:-1] for epoch in ours.history] == [epoch[:-1] for epoch in theirs.history]
         assert all(torch.equal(ours.state[name], theirs.state[name]) for name in theirs.state)
     other = Trainer(data, "ada-ugnn", dataclasses.replace(SETTINGS, lr=0.5), RUNS)
-    with pytest.raises(ValueError, match=r"state must be of ada-ugnn on made, .*lr=0.5"):
+    with pytest.raises(ValueError, match=r"state must be of ada-ugnn on made \(150 nodes, .*lr=0.5"):
         other.load_state_dict(first.state_dict())
 
 

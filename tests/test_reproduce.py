@@ -14,7 +14,7 @@ import torch
 import ugnn_fast as uf
 from ugnn_fast import cli
 from ugnn_fast.experiments import Choice, Settings, paper, reproduce, results, tables
-from ugnn_fast.experiments.results import Row, append_results, read_results, write_results
+from ugnn_fast.experiments.results import Row, append_results, read_results
 from ugnn_fast.experiments.train import Epoch, Run, TrainResult
 
 module = sys.modules["ugnn_fast.experiments.reproduce"]  # the package has a function of that name
@@ -58,16 +58,44 @@ def test_what_a_crash_left_of_a_batch_does_not_count(tmp_path):
         assert same(read_results(path), first)
         append_results(path, second)
         assert same(sorted(read_results(path), key=repr), sorted([*first, *second], key=repr))
+    for length in range(whole.index(b"\n") + 1):  # of the header
+        path.write_bytes(whole[:length])
+        assert read_results(path) == []
+        append_results(path, first)
+        assert path.read_bytes() == done
+
+
+def test_batches_of_other_sizes_beside_each_other(tmp_path):
+    path = tmp_path / "results.csv"
+    large, small = ([row(seed=s, replicas=count) for s in range(count)] for count in (3, 2))
+    append_results(path, large)
+    append_results(path, small)
+    assert same(read_results(path), [*small, large[2]])
+    path.unlink()
+    append_results(path, large[:2])  # torn
+    append_results(path, small)
+    assert same(read_results(path), small)
 
 
 def test_a_file_that_is_none_of_results(tmp_path):
     path = tmp_path / "results.csv"
-    path.write_text("a,b\n1,2\n")
-    with pytest.raises(ValueError, match=r"results.csv, line 2: must have the columns dataset, rate"):
+    path.write_text("a,b\n")
+    with pytest.raises(ValueError, match=r"results.csv, line 1: must be the header dataset,rate,.*, got a,b"):
         read_results(path)
-    write_results(path, [row()])
-    path.write_text(path.read_text().replace("84.5", "many"))
-    with pytest.raises(ValueError, match=r"line 2: could not convert"):
+    path.unlink()
+    append_results(path, [row()])
+    whole = path.read_text()
+    for text, message in (
+        (whole.replace("84.5", "many"), r"line 2: could not convert"),
+        (whole.replace(",low,high,", ",high,low,"), "line 1: must be the header"),
+        (whole + "cora,0\n", "line 3: must have 21 columns, got 2"),
+        (whole + "x" * 200_000 + "\n", "must be CSV in UTF-8, after line 2: field larger"),
+    ):
+        path.write_text(text, newline="")
+        with pytest.raises(ValueError, match=message):
+            read_results(path)
+    path.write_bytes(b"\xff\n")
+    with pytest.raises(ValueError, match=r"results.csv must be CSV in UTF-8"):
         read_results(path)
 
 
@@ -169,6 +197,9 @@ def test_reproduce_end_to_end(tmp_path, capsys, monkeypatch):
     source = str(folder / "results.csv")
     assert cli.main(["reproduce", "table2", "--quick", "--from", source, "--out", "there"]) == 0
     assert (folder / "table2.md").read_text() == (tmp_path / "there" / "table2.md").read_text() == before
+    assert (tmp_path / "there" / "results.csv").read_bytes() == (folder / "results.csv").read_bytes()
+    assert cli.main(["reproduce", "table2", "--runs", "5", "--from", source, "--out", "none"]) == 2
+    assert "must have runs of table2 with the settings of the table, got none" in capsys.readouterr().err
 
 
 def test_batches_do_not_depend_on_what_is_done(monkeypatch):
@@ -188,7 +219,7 @@ def test_kill_9_loses_the_batch_under_way_only(tmp_path):
     process = subprocess.Popen([*command, "--out", "killed"], env=environment, stdout=subprocess.DEVNULL)
     path = tmp_path / "killed" / "results.csv"
     until = time.monotonic() + 120
-    while not path.exists() and process.poll() is None and time.monotonic() < until:
+    while not (path.exists() and path.stat().st_size) and process.poll() is None and time.monotonic() < until:
         time.sleep(0.01)
     process.kill()
     process.wait()
@@ -233,13 +264,17 @@ def test_other_settings_are_other_runs(tmp_path, monkeypatch):
 
 BAD = {
     "what": ("reproduce table9", "invalid choice: 'table9'"),
-    "runs": ("reproduce table2 --runs many", "--runs must be paper or a number >= 1, got many"),
-    "no-runs": ("reproduce table2 --runs 0", "--runs must be paper or a number >= 1, got 0"),
+    "runs": ("reproduce table2 --runs many", "--runs must be paper or a number, got many"),
+    "no-runs": ("reproduce table2 --runs 0", "--runs must be in 1..1000000, got 0"),
     "dataset": ("reproduce table2 --datasets nope", "--datasets must be among cora, "),
     "absent": ("reproduce table2 --datasets pubmed", "not found: pubmed"),
     "model": ("reproduce table2 --models mlp", "--models must be among gcn, gat, appnp, ada-ugnn, got mlp"),
     "source": ("reproduce table2 --from none.csv", "source must be a file of results, got none.csv: no such file"),
     "settings": ("reproduce table2 --settings none.csv", "none.csv"),
+    "quick-runs": ("reproduce table2 --quick --runs 3", "--quick must come without --runs"),
+    "many-runs": ("reproduce table2 --runs 99999999999999999999", "--runs must be in 1..1000000, got 999"),
+    "nothing": ("reproduce robustness --datasets cora", "must be something to train, got robustness on cora"),
+    "no-model": ("reproduce table3 --datasets cora --models gcn", "got table3 on cora of gcn, which needs no run"),
 }
 
 

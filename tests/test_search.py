@@ -126,6 +126,32 @@ def test_exchange(asked, cora, monkeypatch, tmp_path, capsys):
     assert len((tmp_path / "mine_trials.csv").read_text().splitlines()) == 1 + 5 + 12
 
 
+def test_trials_that_cannot_be_read(tmp_path, capsys):
+    path = tmp_path / "mine_trials.csv"
+    module._append_trials(path, ("gcn", "cora", 0), [module.Trial(Settings(), 80.0, 2, 400)])
+    whole = path.read_text()
+    for text, message in (
+        (whole.replace("80.00", "high"), "mine_trials.csv, line 2: must be a trial: could not convert"),
+        (whole.replace("epochs", "steps"), "mine_trials.csv, line 1: must be the header model,dataset,rate"),
+    ):
+        path.write_text(text)
+        assert cli.main(["search", "--models", "gcn", "--datasets", "cora", "--out", str(tmp_path / "mine.csv")]) == 2
+        assert message in capsys.readouterr().err
+    path.write_text(whole + "gcn,co")  # a torn line is not there, and is not written into
+    module._append_trials(path, ("gcn", "citeseer", 0), [module.Trial(Settings(), 70.0, 2, 400)])
+    assert [key for key, _ in module._read_trials(path)] == [("gcn", "cora", 0), ("gcn", "citeseer", 0)]
+
+
+def test_a_setting_that_diverges_is_worth_nothing(cora):
+    assert module._trial(cora, "gcn", Settings(lr=1e30), 2, 5).val == 0.0
+
+
+def test_a_data_set_without_features(cora, monkeypatch, tmp_path):
+    monkeypatch.setattr(module.datasets, "load", lambda name, root, rate: dataclasses.replace(cora, x=None))
+    with pytest.raises(ValueError, match="got cora without features"):
+        module.search_all([("cora", 0)], ["gcn"], tmp_path / "mine.csv", minutes=1)
+
+
 @pytest.mark.parametrize(
     "options, message",
     [
@@ -133,10 +159,12 @@ def test_exchange(asked, cora, monkeypatch, tmp_path, capsys):
         ("--models gcn --datasets nope", "name must be one of"),
         ("--models gcn --datasets cora --budget 0", "--budget must be > 0"),
         ("--models gcn --datasets cora --over colour", "over must be among lr"),
-        ("--models gcn --datasets cora --runs 0", "--runs must be >= 1"),
+        ("--models gcn --datasets cora --runs 0", "--runs must be in 1..1000000, got 0"),
         ("--models gcn --datasets cora --rates 5", "rate must be 0"),
         ("--models sgc --datasets cora --exchange", "must have rows of sgc on cora"),
         ("--models gcn --datasets cora --exchange --over lr", "--exchange must come without --over"),
+        ("--models gcn --datasets cora --exchange --budget 3", "--exchange must come without --budget"),
+        ("--models gcn --datasets cora --over soft", "over must have a setting of gcn, got soft"),
     ],
 )
 def test_bad_arguments(options, message, capsys):

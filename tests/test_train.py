@@ -73,6 +73,22 @@ def test_the_table_is_written_as_it_is_read(tmp_path):
     (tmp_path / "bad.csv").write_text((tmp_path / "table.csv").read_text().replace("0.25", "2.5"))
     with pytest.raises(ValueError, match=r"bad.csv, line 3: must be a row of settings: dropout must be < 1, got 2.5"):
         read_table(tmp_path / "bad.csv")
+    header = (tmp_path / "table.csv").read_text().splitlines()[0]
+    for text, message in (
+        ("", "must have the header model,dataset,.* and rows of settings, got none"),
+        (f"{header}\n", "rows of settings, got none"),
+        ("model,dataset\n", "line 1: must be the header"),
+        (f"{header}\ngcnn,cora,0,16,0,0,2,0.1,1,0,0,x\n", "line 2: .* model must be one of .*, got 'gcnn'"),
+        (f"{header}\ngcn,cora,0,16,0,0,2,0.1,1,7,0,x\n", "line 2: .* must be one of 0, 1, got '7'"),
+    ):
+        (tmp_path / "bad.csv").write_text(text)
+        with pytest.raises(ValueError, match=message):
+            read_table(tmp_path / "bad.csv")
+
+
+def test_settings_as_text_say_all_digits():
+    assert "lr=0.05," in Settings().text()
+    assert Settings(lr=0.0123456).text() != Settings(lr=0.01234563).text()
 
 
 @pytest.mark.parametrize(
@@ -86,10 +102,11 @@ def test_the_table_is_written_as_it_is_read(tmp_path):
         ("s", -1.0),
         ("epochs", 0),
         ("patience", -1),
+        ("patience", 2**40),
     ],
 )
 def test_bad_settings(name, value):
-    with pytest.raises(ValueError, match=f"{name} must be .*, got {value:g}"):
+    with pytest.raises(ValueError, match=f"{name} must be .*, got {value}"):
         Settings(**{name: value})
 
 
@@ -140,6 +157,24 @@ def test_strictly_better_validation_replaces_the_best_epoch_of_each_run(monkeypa
     assert trainer.network.evaluations.tolist() == [6, 6], "one evaluation per epoch"
     assert [epoch.val_accuracy for epoch in told] == [0.125, 0.375, 0.375, 0.5, 0.625, 0.25]
     assert all(epoch.seconds > 0 for epoch in first.history)
+
+
+def test_a_tie_is_wrong(monkeypatch):
+    class Tied(Scripted):
+        def forward(self, x, graph):
+            return torch.zeros(8, 2, 2) + self.weight[:, None]
+
+    trainer = scripted_trainer(monkeypatch, (), epochs=1)
+    trainer.network = Tied(())
+    told = trainer.step()
+    assert (told.train_accuracy, told.val_accuracy, told.test_accuracy) == (0.0, 0.0, 0.0)
+
+
+@pytest.mark.parametrize("model", ["gcn", "ada-ugnn"])
+def test_a_training_that_diverges_says_so(cora, model):
+    message = rf"must stay finite, got others in epoch \d of {model} on cora, .*lr=1e"
+    with pytest.raises(train_module.Diverged, match=message):
+        train(cora, model, Settings(lr=1e30, epochs=9))
 
 
 def test_patience_ends_each_run_by_itself(monkeypatch):

@@ -56,7 +56,7 @@ def test_an_error_is_raised_and_ends_the_others(processes):
 
 
 def test_a_process_that_was_killed_is_missed():
-    with pytest.raises(RuntimeError, match="is gone: killed, or out of memory"):
+    with pytest.raises(ChildProcessError, match="is gone: killed, or out of memory"):
         list(shared_out(end, [1, 2], 2, 1))
     assert not multiprocessing.active_children()
 

@@ -17,6 +17,7 @@ from ugnn_fast import __version__, _native, datasets, experiments
 from ugnn_fast._backend import backends
 from ugnn_fast._bench_command import add_bench
 from ugnn_fast.experiments.report import summary
+from ugnn_fast.experiments.settings import shipped_table
 
 _SETTINGS = tuple(field.name for field in dataclasses.fields(experiments.Settings))
 
@@ -139,9 +140,10 @@ def _add_train(commands) -> None:
 def _train(args: argparse.Namespace) -> int:
     if args.soft is not None and args.model != "ada-ugnn":
         raise ValueError(f"--soft is for ada-ugnn only, got --model {args.model}")
-    _at_least(1, threads=args.threads, seeds=args.seeds)
-    if args.threads is not None:
-        torch.set_num_threads(args.threads)
+    _in_range(seeds=args.seeds)
+    _set_threads(args.threads)
+    if args.graph is not None and args.root is not None:
+        raise ValueError(f"--root must come without --graph, which is a file, got {args.root}")
     if args.graph is None:
         data = datasets.load(args.dataset, args.root, rate=args.rate)
     else:
@@ -182,12 +184,12 @@ def _add_reproduce(commands) -> None:
     )
     add = parser.add_argument
     add("what", choices=(*experiments.PARTS, "all"), metavar="WHAT", help=f"{', '.join(experiments.PARTS)} or all")
-    add("--runs", default="30", metavar="N", help="runs per model and data set, or: paper (20 x 20; default: 30)")
+    add("--runs", metavar="N", help="runs per model and data set, or: paper (20 x 20; default: 30)")
     add("--datasets", nargs="+", metavar="NAME", help="only these (default: all that are found)")
     add("--models", nargs="+", metavar="NAME", help=f"only these of {', '.join(experiments.PAPER_MODELS)}")
     add("--out", default="reproduce", metavar="DIR", help="folder for the results (default: reproduce)")
     add("--quick", action="store_true", help="a few short runs on small graphs: does it work?")
-    add("--settings", metavar="FILE", help="table of settings, as search writes it (default: the package's)")
+    add("--settings", metavar="FILE", help="table of settings, as search writes it; others are the package's")
     add("--from", dest="source", metavar="FILE", help="train nothing: tables and figures of this results.csv")
     add("--root", metavar="DIR", help="folder with further data sets")
     add("--threads", type=int, metavar="N", help="threads to compute with (default: torch's)")
@@ -197,18 +199,16 @@ def _add_reproduce(commands) -> None:
 
 
 def _reproduce(args: argparse.Namespace) -> int:
-    _at_least(1, threads=args.threads, jobs=args.jobs)
-    if args.threads is not None:
-        torch.set_num_threads(args.threads)
-    if args.runs != "paper" and not (args.runs.isascii() and args.runs.isdigit() and int(args.runs) > 0):
-        raise ValueError(f"--runs must be paper or a number >= 1, got {args.runs}")
+    _in_range(jobs=args.jobs)
+    _set_threads(args.threads)
+    runs = _runs(args.runs, args.quick)
     choice = experiments.Choice(
         parts=experiments.PARTS if args.what == "all" else (args.what,),
         datasets=_known("--datasets", args.datasets, experiments.PAPER_DATASETS),
         models=_known("--models", args.models, experiments.PAPER_MODELS),
-        runs=None if args.runs == "paper" else int(args.runs),
+        runs=runs,
         quick=args.quick,
-        table=None if args.settings is None else experiments.read_table(args.settings),
+        table=None if args.settings is None else {**shipped_table(), **experiments.read_table(args.settings)},
     )
     tables, absent = experiments.reproduce(
         choice,
@@ -238,7 +238,7 @@ def _add_search(commands) -> None:
     add("--models", nargs="+", required=True, metavar="NAME", help=f"among {', '.join(experiments.MODELS)}")
     add("--datasets", nargs="+", required=True, metavar="NAME", help="NAME.npz of --root, $UGNN_DATA or the package")
     add("--rates", nargs="+", type=int, default=[0], metavar="RATE", help="attacks in percent, for mettack_*")
-    add("--budget", type=float, default=10.0, metavar="MINUTES", help="time for all of it (default: 10)")
+    add("--budget", type=float, metavar="MINUTES", help="time for all of it; a trial is finished (default: 10)")
     add("--runs", type=int, default=5, metavar="N", help="runs of each setting in the last round (default: 5)")
     add("--epochs", type=int, metavar="N", help="epochs of the last round (default: 400)")
     add("--over", nargs="+", metavar="NAME", help="search these settings only, in one stage")
@@ -255,21 +255,24 @@ def _add_search(commands) -> None:
 
 
 def _search(args: argparse.Namespace) -> int:
-    _at_least(1, threads=args.threads, runs=args.runs)
-    if not args.budget > 0:
-        raise ValueError(f"--budget must be > 0, got {args.budget}")
-    if args.threads is not None:
-        torch.set_num_threads(args.threads)
+    _in_range(runs=args.runs)
+    _set_threads(args.threads)
+    budget = 10.0 if args.budget is None else args.budget
+    if not budget > 0:
+        raise ValueError(f"--budget must be > 0, got {budget}")
     _known("--models", args.models, experiments.MODELS)
     graphs = [(name, rate) for name in args.datasets for rate in args.rates]
     shared: dict[str, Any] = {"runs": args.runs, "root": args.root, "progress_bar": not args.quiet}
     if args.exchange:
-        if args.over is not None or args.epochs is not None:
-            raise ValueError("--exchange must come without --over and --epochs: it takes settings as they were found")
+        for option in ("over", "epochs", "budget"):
+            if getattr(args, option) is not None:
+                raise ValueError(
+                    f"--exchange must come without --{option}: it tries all that was found, as it was found"
+                )
         found = experiments.exchange(graphs, args.models, args.out, **shared)
     else:
         found = experiments.search_all(
-            graphs, args.models, args.out, minutes=args.budget, epochs=args.epochs, over=args.over, **shared
+            graphs, args.models, args.out, minutes=budget, epochs=args.epochs, over=args.over, **shared
         )
     for (model, dataset, rate), best in found.items():
         attacked = f" {rate} %" if rate else ""
@@ -278,6 +281,20 @@ def _search(args: argparse.Namespace) -> int:
         print("nothing to search: the table has all of these rows, and their trials beside it")
     print(f"settings in {args.out}")
     return 0
+
+
+def _runs(text: str | None, quick: bool) -> int | None:
+    """Of --runs; None for the paper's."""
+    if quick and text is not None:
+        raise ValueError(f"--quick must come without --runs: it has runs of its own, got --runs {text}")
+    if text == "paper":
+        return None
+    try:
+        runs = int(text or "30")
+    except ValueError:
+        raise ValueError(f"--runs must be paper or a number, got {text}") from None
+    _in_range(runs=runs)
+    return runs
 
 
 def _known(option: str, given: Sequence[str] | None, known: Sequence[str]) -> Sequence[str] | None:
@@ -329,10 +346,16 @@ def _tune(args: argparse.Namespace) -> int:
     return 0
 
 
-def _at_least(low: int, **values: int | None) -> None:
+def _in_range(most: int = 1_000_000, **values: int | None) -> None:
     for name, value in values.items():
-        if value is not None and value < low:
-            raise ValueError(f"--{name} must be >= {low}, got {value}")
+        if value is not None and not 1 <= value <= most:
+            raise ValueError(f"--{name} must be in 1..{most}, got {value}")
+
+
+def _set_threads(threads: int | None) -> None:
+    _in_range(4096, threads=threads)
+    if threads is not None:
+        torch.set_num_threads(threads)
 
 
 if __name__ == "__main__":

@@ -46,8 +46,8 @@ def shared_out(
                 assert isinstance(pipe, Connection)
                 try:
                     kind, news = pipe.recv()
-                except EOFError:
-                    raise RuntimeError("a process that was at work is gone: killed, or out of memory") from None
+                except (EOFError, ConnectionError):
+                    raise ChildProcessError("a process that was at work is gone: killed, or out of memory") from None
                 if kind == "news":
                     yield busy[pipe], news
                 elif kind == "error":
@@ -71,12 +71,12 @@ def _work(pipe: Connection, work: Callable[[Item], Iterable[News]], threads: int
         try:
             pipe.send((kind, news))
         except ConnectionError:
-            sys.exit("nobody listens any more")
+            sys.exit()  # nobody listens any more
 
     while True:
         try:
             item = pipe.recv()
-        except EOFError:
+        except (EOFError, ConnectionError):
             return
         try:
             for news in work(item):

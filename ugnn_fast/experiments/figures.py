@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from ugnn_fast._extras import require
 from ugnn_fast.datasets import Dataset
 from ugnn_fast.experiments import paper
 from ugnn_fast.experiments.models import TITLES
+from ugnn_fast.experiments.pictures import panels
 from ugnn_fast.experiments.results import Row
 from ugnn_fast.experiments.tables import NAMES, sample
 from ugnn_fast.functional import local_smoothness
@@ -23,9 +23,10 @@ _MARKERS = {"gcn": "s", "gat": "^", "appnp": "D", "ada-ugnn": "o"}
 def smoothness(graphs: Mapping[tuple[str, int], Dataset]) -> Any:
     """Histograms of local label smoothness, one panel per (data set, rate)."""
     columns = min(4, len(graphs))
-    figure, panels = _panels(-(-len(graphs) // columns), columns, 2.9, 2.3)
-    for axes, ((name, rate), data) in zip(panels, graphs.items(), strict=False):
-        assert data.y is not None
+    figure, every = panels(-(-len(graphs) // columns), columns, 2.9, 2.3)
+    for axes, ((name, rate), data) in zip(every, graphs.items(), strict=False):
+        if data.y is None:
+            raise ValueError(f"{name} must have labels for a histogram of their smoothness, got none")
         smooth = local_smoothness(data.graph, data.y).nan_to_num(0.0)[data.y >= 0].numpy()
         low = float((smooth < 0.5).mean())
         weights = np.full(len(smooth), 100 / len(smooth))
@@ -41,8 +42,8 @@ def robustness(rows: Sequence[Row]) -> Any | None:
     graphs = [name for name in paper.ATTACKED if any(row.dataset == name for row in rows)]
     if not graphs:
         return None
-    figure, panels = _panels(1, len(graphs), 4.0, 3.6)
-    for axes, dataset in zip(panels, graphs, strict=True):
+    figure, every = panels(1, len(graphs), 4.0, 3.6)
+    for axes, dataset in zip(every, graphs, strict=True):
         for model in paper.MODELS:
             _line(axes, rows, dataset, model, "test", TITLES[model])
         axes.set(title=NAMES[dataset], xlabel="edges changed by Mettack (%)", ylabel="test accuracy (%)")
@@ -56,8 +57,8 @@ def correlation(rows: Sequence[Row]) -> Any | None:
     graphs = [name for name in paper.ATTACKED if any(row.dataset == name for row in rows)]
     if not graphs:
         return None
-    figure, panels = _panels(1, len(graphs), 4.0, 3.2)
-    for axes, dataset in zip(panels, graphs, strict=True):
+    figure, every = panels(1, len(graphs), 4.0, 3.2)
+    for axes, dataset in zip(every, graphs, strict=True):
         _line(axes, rows, dataset, "ada-ugnn", "correlation", TITLES["ada-ugnn"])
         axes.set(title=NAMES[dataset], xlabel="edges changed by Mettack (%)", ylabel="correlation of C with smoothness")
     return figure
@@ -71,14 +72,3 @@ def _line(axes: Any, rows: Sequence[Row], dataset: str, model: str, column: str,
         rate, mean, spread = zip(*points, strict=True)
         style = {"color": _COLORS[model], "marker": _MARKERS[model], "markersize": 4, "linewidth": 1.4, "capsize": 2.5}
         axes.errorbar(rate, mean, yerr=spread, label=label, **style)
-
-
-def _panels(rows: int, columns: int, width: float, height: float) -> tuple[Any, list]:
-    size = (width * columns, height * rows)
-    figure = require("matplotlib.figure").Figure(figsize=size, dpi=130, layout="constrained")
-    every = list(np.ravel(figure.subplots(rows, columns, squeeze=False)))
-    for axes in every:
-        axes.grid(color="#e4e4e4", linewidth=0.6)
-        axes.set_axisbelow(True)
-        axes.spines[["top", "right"]].set_visible(False)
-    return figure, every

@@ -9,10 +9,9 @@ from torch import Tensor, nn
 
 from ugnn_fast import _memory
 from ugnn_fast.datasets import Dataset
-from ugnn_fast.experiments.settings import Settings
+from ugnn_fast.experiments.settings import MODELS, Settings
 from ugnn_fast.nn import APPNP, GAT, GCN, GPRGNN, PPNP, SGC, AdaUGNN
 
-MODELS = ("ada-ugnn", "appnp", "ppnp", "gcn", "gat", "sgc", "gprgnn")
 TITLES = {
     "ada-ugnn": "ADA-UGNN",
     "appnp": "APPNP",

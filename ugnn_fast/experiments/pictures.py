@@ -19,7 +19,7 @@ _BINS = 10
 
 def curves(results: Sequence[TrainResult]) -> Any:
     """Loss and accuracies over the epochs: the mean over the runs and a band of one standard deviation."""
-    figure, (left, right) = _figure(2)
+    figure, (left, right) = panels(1, 2, 5.2, 4.4)
     longest = max(len(run.history) for run in results)
     epochs = range(1, longest + 1)
     for axes, name, color, label in (
@@ -57,7 +57,7 @@ def smoothness(result: TrainResult) -> Any:
     assert result.c is not None
     defined = ~result.smoothness.isnan()
     share, c = result.smoothness[defined].numpy(), result.c[defined].numpy()
-    figure, (left, right) = _figure(2)
+    figure, (left, right) = panels(1, 2, 5.2, 4.4)
 
     # many nodes share a value such as 1/2 or 1: spread them a little to show how many there are
     jitter = np.random.default_rng(0).uniform(-0.015, 0.015, len(share))
@@ -88,9 +88,11 @@ def smoothness(result: TrainResult) -> Any:
     return figure
 
 
-def _figure(panels: int) -> tuple[Any, Any]:
-    figure = require("matplotlib.figure").Figure(figsize=(5.2 * panels, 4.4), dpi=130, layout="constrained")
-    every = figure.subplots(1, panels)
+def panels(rows: int, columns: int, width: float, height: float) -> tuple[Any, list]:
+    """A figure and its axes, of that size each."""
+    size = (width * columns, height * rows)
+    figure = require("matplotlib.figure").Figure(figsize=size, dpi=130, layout="constrained")
+    every = list(np.ravel(figure.subplots(rows, columns, squeeze=False)))
     for axes in every:
         axes.grid(color="#e4e4e4", linewidth=0.6)
         axes.set_axisbelow(True)
@@ -99,7 +101,9 @@ def _figure(panels: int) -> tuple[Any, Any]:
 
 
 def _legend_above(axes: Any) -> None:
-    """A legend under the title, where it hides no points."""
+    """A legend under the title, where it hides no points; none for empty axes."""
+    if not axes.get_legend_handles_labels()[0]:
+        return
     legend = axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, frameon=False, fontsize=8.5)
     legend.legend_handles[0].set_alpha(0.6)
     axes.set_title(axes.get_title(), pad=24)

@@ -15,14 +15,16 @@ from typing import Any, NamedTuple
 import torch
 
 from ugnn_fast import _memory, datasets
+from ugnn_fast._checks import check_choice
 from ugnn_fast.datasets import Dataset
 from ugnn_fast.experiments import paper
+from ugnn_fast.experiments._csv import check_appendable
 from ugnn_fast.experiments._progress import Progress
 from ugnn_fast.experiments._workers import shared_out
 from ugnn_fast.experiments.models import bytes_per_replica, replicas_at_once, work
 from ugnn_fast.experiments.results import Row, accuracies, append_results, read_results
 from ugnn_fast.experiments.settings import Key, Settings, settings_for
-from ugnn_fast.experiments.train import Epoch, Run, Trainer, TrainResult
+from ugnn_fast.experiments.train import Epoch, Run, Trainer, TrainResult, check_task
 
 PARTS = ("table2", "table3", "robustness", "correlation", "smoothness")
 RESULTS_FILE = "results.csv"
@@ -70,6 +72,8 @@ def runs_of(dataset: str, count: int | None) -> list[Run]:
 
 def plan(choice: Choice) -> list[Task]:
     """All runs of the chosen parts."""
+    for part in choice.parts:
+        check_choice(part, "parts", PARTS)
     tasks = []
     for dataset, rate in _graphs(choice):
         for model in paper.MODELS:
@@ -119,7 +123,7 @@ def run(
     processes: batches that are trained at the same time, if the memory allows; they share torch's threads.
     """
     path = Path(folder) / RESULTS_FILE
-    path.parent.mkdir(parents=True, exist_ok=True)
+    check_appendable(path)
     done = {row.run for row in read_results(path)}
     graphs = _Graphs(root)
     left = [Batch(task, runs) for task in tasks for runs in _batches(task, graphs.get(task), done)]
@@ -170,9 +174,12 @@ def rows_of(tasks: Sequence[Task], rows: Sequence[Row]) -> list[Row]:
 
 
 def missing(choice: Choice, root: str | None = None) -> list[str]:
-    """Data sets of the choice that are not to be found."""
+    """Data sets that the choice needs and that are not to be found."""
     there = datasets.names(root)
-    return sorted({dataset for dataset, _ in _graphs(choice) if dataset not in there})
+    needed = {task.dataset for task in plan(choice)}
+    if "smoothness" in choice.parts:
+        needed |= {dataset for dataset, _ in _graphs(choice)}
+    return sorted(needed.difference(there))
 
 
 class _Graphs:
@@ -185,7 +192,10 @@ class _Graphs:
     def get(self, task: Task) -> Dataset:
         key = task.dataset, task.rate
         if key not in self.read:
-            self.read[key] = datasets.load(task.dataset, self.root, rate=task.rate)
+            data = datasets.load(task.dataset, self.root, rate=task.rate)
+            for run in task.runs:
+                check_task(data, run.seed, run.split)
+            self.read[key] = data
         return self.read[key]
 
     def __getstate__(self) -> dict:

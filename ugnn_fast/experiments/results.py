@@ -6,14 +6,13 @@ crash at any moment loses the batch under way and nothing else.
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
+from ugnn_fast.experiments._csv import append_lines, read_lines
 from ugnn_fast.experiments.train import TrainResult
 
 
@@ -76,59 +75,25 @@ def accuracies(result: TrainResult, test_nodes) -> dict[str, float]:
 
 def read_results(path: str | os.PathLike) -> list[Row]:
     """The rows of complete batches; of several for the same run, the last."""
-    path = Path(path)
-    if not path.exists():
+    if not Path(path).exists():
         return []
-    found: dict[tuple, Row] = {}
     types = {field.name: _TYPES[str(field.type)] for field in fields(Row)}
-    whole = path.read_bytes()
-    whole = whole[: whole.rfind(b"\n") + 1]  # a line without an end was being written
-    for number, line in enumerate(csv.DictReader(io.StringIO(whole.decode())), 2):
-        if None in line or None in line.values() or set(line) != set(COLUMNS):
-            raise ValueError(f"{path}, line {number}: must have the columns {', '.join(COLUMNS)}")
+    batches: dict[tuple, dict[tuple, Row]] = {}
+    for where, cells in read_lines(path, COLUMNS):
         try:
-            row = Row(**{name: types[name](line[name]) for name in COLUMNS})
+            row = Row(**{name: types[name](cells[name]) for name in COLUMNS})
         except ValueError as error:
-            raise ValueError(f"{path}, line {number}: {error}") from error
-        found[row.run] = row
-    sizes: dict[tuple, int] = {}
-    for row in found.values():
-        sizes[_batch(row)] = sizes.get(_batch(row), 0) + 1
-    return [row for row in found.values() if sizes[_batch(row)] == row.replicas]
-
-
-def _batch(row: Row) -> tuple:
-    return (*row.run[:4], row.batch)
+            raise ValueError(f"{where}: {error}") from error
+        batches.setdefault((*row.run[:4], row.batch, row.replicas), {})[row.run] = row
+    whole = (batch for (*_, size), batch in batches.items() if len(batch) == size)
+    return list({run: row for batch in whole for run, row in batch.items()}.values())
 
 
 def append_results(path: str | os.PathLike, rows: Sequence[Row]) -> None:
     """The rows of one batch, on disk when this returns."""
-    path = Path(path)
-    lines = _lines(rows)
-    with open(path, "a+b") as file:
-        size = file.seek(0, os.SEEK_END)
-        if size == 0:
-            lines = ",".join(COLUMNS) + "\n" + lines
-        else:
-            file.seek(size - 1)
-            if file.read(1) != b"\n":  # what a crash left of a line
-                file.seek(0)
-                file.truncate(file.read().rfind(b"\n") + 1)
-        file.write(lines.encode())
-        file.flush()
-        os.fsync(file.fileno())
+    append_lines(path, COLUMNS, (_cells(row) for row in rows))
 
 
-def write_results(path: str | os.PathLike, rows: Iterable[Row]) -> None:
-    """A new file of rows."""
-    Path(path).write_text(",".join(COLUMNS) + "\n" + _lines(rows))
-
-
-def _lines(rows: Iterable[Row]) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    for row in rows:
-        # accuracies with more digits than any count of nodes needs
-        values = asdict(row).values()
-        writer.writerow(f"{value:.6f}" if isinstance(value, float) else value for value in values)
-    return text.getvalue()
+def _cells(row: Row) -> list[object]:
+    """Accuracies with more digits than any count of nodes needs."""
+    return [f"{value:.6f}" if isinstance(value, float) else value for value in asdict(row).values()]

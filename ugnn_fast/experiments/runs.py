@@ -5,9 +5,12 @@ training.pt in that folder holds what an interrupted training needs to go on; it
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +65,7 @@ def train_seeds(
     size = replicas_at_once(model, dataset, settings, len(seeds))
     progress = Progress(len(seeds) * settings.epochs, "epoch", show=progress_bar)
     folder.mkdir(parents=True, exist_ok=True)
+    _save(folder / STATE_FILE, saved)  # what could not be written later shall be missed now
     results: list[TrainResult] = []
     states: list[dict[str, Any]] = []
     with progress:
@@ -69,18 +73,17 @@ def train_seeds(
             batch = seeds[first : first + size]
             trainer = Trainer(dataset, model, settings, [Run(split, seed) for seed in batch])
             if len(states) < len(saved):
-                trainer.load_state_dict(saved[len(states)])
+                _go_on(trainer, saved[len(states)], folder / STATE_FILE)
             progress.describe(_seeds_text(batch) + (f" of {len(seeds)}" if len(batch) < len(seeds) else ""))
             progress.advance(trainer.epoch * len(batch))
-            try:
-                _train(trainer, progress, folder / STATE_FILE, states)
-            except KeyboardInterrupt:
-                _save(folder / STATE_FILE, [*states, trainer.state_dict()])
+            whole = _train(trainer, progress, folder / STATE_FILE, states)
+            states.append(trainer.state_dict())
+            _save(folder / STATE_FILE, states)
+            if not whole:
                 if results:
                     report.write_report(folder, results, rate=rate)
-                raise Interrupted(results) from None
+                raise Interrupted(results)
             progress.advance((settings.epochs - trainer.epoch) * len(batch))
-            states.append(trainer.state_dict())
             results += trainer.results()
             report.write_numbers(folder, results, rate=rate)
     report.write_report(folder, results, rate=rate)
@@ -88,15 +91,49 @@ def train_seeds(
     return results
 
 
-def _train(trainer: Trainer, progress: Progress, path: Path, before: list[dict[str, Any]]) -> None:
+def _train(trainer: Trainer, progress: Progress, path: Path, before: list[dict[str, Any]]) -> bool:
+    """Whether the training came to its end: Ctrl-C stops it between two epochs."""
     saved = time.monotonic()
-    while not trainer.finished:
-        epoch = trainer.step()
-        progress.note(f"loss {epoch.train_loss:.3f}, val {100 * epoch.val_accuracy:.1f} %")
-        progress.advance(len(trainer.runs))
-        if time.monotonic() - saved > _SAVE_SECONDS:
-            _save(path, [*before, trainer.state_dict()])
-            saved = time.monotonic()
+    with _interruption() as interrupted:
+        while not trainer.finished and not interrupted.is_set():
+            epoch = trainer.step()
+            progress.note(f"loss {epoch.train_loss:.3f}, val {100 * epoch.val_accuracy:.1f} %")
+            progress.advance(len(trainer.runs))
+            if time.monotonic() - saved > _SAVE_SECONDS:
+                _save(path, [*before, trainer.state_dict()])
+                saved = time.monotonic()
+    return trainer.finished
+
+
+@contextlib.contextmanager
+def _interruption() -> Iterator[threading.Event]:
+    """An event that the first Ctrl-C sets; the second one is an interrupt again. Only the main thread hears of them."""
+    interrupted = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield interrupted
+        return
+
+    def hear(number: int, frame: object) -> None:
+        if interrupted.is_set():
+            raise KeyboardInterrupt
+        interrupted.set()
+
+    before = signal.signal(signal.SIGINT, hear)
+    try:
+        yield interrupted
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _go_on(trainer: Trainer, state: dict[str, Any], path: Path) -> None:
+    try:
+        trainer.load_state_dict(state)
+    except (KeyError, TypeError, RuntimeError, AttributeError) as error:
+        raise _foreign(path, error) from error
+
+
+def _foreign(path: Path, error: Exception) -> ValueError:
+    return ValueError(f"{path} must be an interrupted training of ugnn-fast: {type(error).__name__} {error}")
 
 
 def _seeds_text(seeds: Sequence[int]) -> str:
@@ -117,9 +154,9 @@ def _load(path: Path) -> list[dict[str, Any]]:
         saved = torch.load(path, weights_only=True)
         if saved["format"] != _FORMAT:
             raise ValueError(f"format must be {_FORMAT}, got {saved['format']}")
-        return saved["trainers"]
+        return list(saved["trainers"])
     except OSError:
         raise
     except Exception as error:
         # a damaged or foreign file fails in as many ways as there are steps
-        raise ValueError(f"{path} must be an interrupted training of ugnn-fast: {error}") from error
+        raise _foreign(path, error) from error

@@ -8,7 +8,6 @@ favour settings that learn fast.
 
 from __future__ import annotations
 
-import csv
 import itertools
 import math
 import os
@@ -20,7 +19,9 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from ugnn_fast import datasets
+from ugnn_fast._checks import check_count
 from ugnn_fast.datasets import Dataset
+from ugnn_fast.experiments._csv import append_lines, check_appendable, read_lines
 from ugnn_fast.experiments._progress import Progress
 from ugnn_fast.experiments.models import replicas_at_once, work
 from ugnn_fast.experiments.settings import (
@@ -34,7 +35,7 @@ from ugnn_fast.experiments.settings import (
     shipped_table,
     write_table,
 )
-from ugnn_fast.experiments.train import Run, train_runs
+from ugnn_fast.experiments.train import Diverged, Run, check_task, train_runs
 
 # the paper's space
 SPACE: dict[str, tuple] = {
@@ -63,6 +64,7 @@ _FIRST_EPOCHS = 30
 # looks worse than it is.
 _FEW = 16
 _FEWEST_RUNS = 2
+_TRIAL_COLUMNS = ("model", "dataset", "rate", "runs", "epochs", "val", *COLUMNS)
 _PATIENCE = 100  # epochs without a better validation accuracy, after which little is to be expected
 
 
@@ -106,12 +108,15 @@ def search(
         raise ValueError(f"model must be one of {', '.join(STAGES)}, got {model!r}")
     if not minutes > 0:
         raise ValueError(f"minutes must be > 0, got {minutes}")
+    check_count(runs, "runs", 1)
     for name in over or ():
         if name not in SPACE:
             raise ValueError(f"over must be among {', '.join(SPACE)}, got {name}")
     stages = STAGES[model] if over is None else (tuple(over),)
     if model != "ada-ugnn":  # the others have no such setting
         stages = tuple(tuple(name for name in names if name != "soft") for names in stages)
+    if not all(stages):
+        raise ValueError(f"over must have a setting of {model}, got {' '.join(over or ())}")
     trials: list[Trial] = []
     end = time.monotonic() + 60 * minutes
     best = Trial(start, -math.inf, 0, 0)
@@ -146,16 +151,18 @@ def search_all(
     """
     out = Path(out)
     table = _table(out)
-    tried = _tried(_trials_file(out))
+    tried = {trial[0] for trial in _read_trials(_trials_file(out))}
     tasks = []
-    for name, rate in graphs:
+    for name, rate in dict.fromkeys(graphs):
         data = datasets.load(name, root, rate=rate)
-        for model in models:
+        check_task(data, 0, 0)
+        for model in dict.fromkeys(models):
             key = model, name, rate
             if key in tried and key in table and table[key][1].startswith("search"):
                 continue
             start = settings_for(name, model, rate, table)
             tasks.append((key, data, start, work(model, data, start)))
+    check_appendable(_trials_file(out))
     end = time.monotonic() + 60 * minutes
     found = {}
     for place, (key, data, start, own) in enumerate(tasks):
@@ -170,7 +177,7 @@ def search_all(
             progress_bar=progress_bar,
         )
         found[key] = best
-        _record(out, table, key, replace(best, settings=replace(best.settings, epochs=start.epochs)), trials)
+        _record(out, table, key, best, trials)
     return found
 
 
@@ -196,13 +203,16 @@ def exchange(
         for name, rate in graphs
         for model in models
     }
+    for key, pool in pools.items():
+        if not pool:
+            raise ValueError(f"{out} must have rows of {key[0]} on {key[1]} to exchange, got none")
+    check_appendable(_trials_file(out))
     found = {}
     with Progress(sum(map(len, pools.values())), "settings", show=progress_bar) as progress:
         for key, pool in pools.items():
-            if not pool:
-                raise ValueError(f"{out} must have rows of {key[0]} on {key[1]} to exchange, got none")
             progress.describe(f"{key[0]} on {key[1]} {key[2]} %")
             data = datasets.load(key[1], root, rate=key[2])
+            check_task(data, 0, 0)
             trials = []
             for settings in pool:
                 trials.append(_trial(data, key[0], settings, runs, settings.epochs))
@@ -228,7 +238,6 @@ def _record(out: Path, table: dict[Key, tuple[Settings, str]], key: Key, best: T
     date = datetime.now(timezone.utc).strftime("%Y-%m-%d")
     text = f"search {date}: validation {best.val:.2f} % ({best.runs} runs; {best.epochs} epochs)"
     table[key] = best.settings, text
-    out.parent.mkdir(parents=True, exist_ok=True)
     _append_trials(_trials_file(out), key, trials)
     write_table(out, table)
 
@@ -237,40 +246,39 @@ def _trials_file(out: Path) -> Path:
     return out.with_name(f"{out.stem}_trials.csv")
 
 
-def _tried(path: Path) -> set[Key]:
-    """What the trials in a file are of."""
+def _append_trials(path: Path, key: Key, trials: Sequence[Trial]) -> None:
+    lines = ([*key, trial.runs, trial.epochs, f"{trial.val:.2f}", *cells(trial.settings)] for trial in trials)
+    append_lines(path, _TRIAL_COLUMNS, lines)
+
+
+def _read_trials(path: Path) -> list[tuple[Key, Trial]]:
+    """The trials in a file and what they are of."""
     if not path.exists():
-        return set()
-    with open(path, newline="") as file:
-        return {(row["model"], row["dataset"], int(row["rate"])) for row in csv.DictReader(file)}
+        return []
+    found = []
+    for where, row in read_lines(path, _TRIAL_COLUMNS):
+        try:
+            trial = Trial(from_cells(row), float(row["val"]), int(row["runs"]), int(row["epochs"]))
+            found.append(((row["model"], row["dataset"], int(row["rate"])), trial))
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{where}: must be a trial: {error}") from error
+    return found
 
 
 def _finals(path: Path) -> dict[tuple[str, str], list[Settings]]:
     """By model and data set: of each rate, the two best trials in a file with all epochs."""
-    if not path.exists():
-        return {}
-    with open(path, newline="") as file:
-        rows = list(csv.DictReader(file))
-    most = max((int(row["epochs"]) for row in rows), default=0)
+    trials = _read_trials(path)
+    most: dict[tuple[str, str], int] = {}
+    for key, trial in trials:
+        most[key[:2]] = max(trial.epochs, most.get(key[:2], 0))
     found: dict[tuple[str, str], list[Settings]] = {}
     rates: dict[Key, set[Settings]] = {}
-    for row in sorted(rows, key=lambda row: -float(row["val"])):
-        key, settings = (row["model"], row["dataset"], int(row["rate"])), from_cells(row)
+    for key, trial in sorted(trials, key=lambda tried: -tried[1].val):
         tops = rates.setdefault(key, set())
-        if int(row["epochs"]) == most and len(tops) < 2 and settings not in tops:
-            tops.add(settings)
-            found.setdefault(key[:2], []).append(settings)
+        if trial.epochs == most[key[:2]] and len(tops) < 2 and trial.settings not in tops:
+            tops.add(trial.settings)
+            found.setdefault(key[:2], []).append(trial.settings)
     return found
-
-
-def _append_trials(path: Path, key: Key, trials: Sequence[Trial]) -> None:
-    new = not path.exists()
-    with open(path, "a", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        if new:
-            writer.writerow(["model", "dataset", "rate", "runs", "epochs", "val", *COLUMNS])
-        for trial in trials:
-            writer.writerow([*key, trial.runs, trial.epochs, f"{trial.val:.2f}", *cells(trial.settings)])
 
 
 def _stage(
@@ -330,13 +338,19 @@ def _runs_of_round(runs: int, rounds_left: int) -> int:
 
 
 def _trial(dataset: Dataset, model: str, settings: Settings, runs: int, epochs: int) -> Trial:
-    """Runs on the first splits, in turn, with seeds from 1000 on: those of experiments are others."""
+    """Runs on the first splits, in turn, with seeds from 1000 on: those of experiments are others.
+
+    A setting with which one of them diverges has 0 %.
+    """
     splits = len(dataset.splits)
     every = [Run(k % splits, 1000 + k) for k in range(runs)]
     size = replicas_at_once(model, dataset, settings, runs)
     short = replace(settings, epochs=epochs, patience=_PATIENCE)
     values = []
     for first in range(0, runs, size):
-        results = train_runs(dataset, model, short, every[first : first + size])
+        try:
+            results = train_runs(dataset, model, short, every[first : first + size])
+        except Diverged:
+            return Trial(settings, 0.0, runs, epochs)
         values += [result.best.val_accuracy for result in results]
     return Trial(settings, 100 * sum(values) / len(values), runs, epochs)

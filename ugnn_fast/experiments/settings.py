@@ -6,7 +6,6 @@ comes from: "paper" for Ma et al. 2021 and its authors' code, else the search th
 
 from __future__ import annotations
 
-import csv
 import functools
 import os
 from collections.abc import Mapping
@@ -14,8 +13,10 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from ugnn_fast._checks import check_count, check_number, check_share, check_size, check_steps
+from ugnn_fast._checks import check_choice, check_count, check_number, check_share, check_size, check_steps
+from ugnn_fast.experiments._csv import as_text, read_lines
 
+MODELS = ("ada-ugnn", "appnp", "ppnp", "gcn", "gat", "sgc", "gprgnn")
 TABLE_FILE = Path(__file__).with_name("settings.csv")
 
 
@@ -45,10 +46,14 @@ class Settings:
         check_share(self.dropout, "dropout")
         check_steps(self.steps)
         if check_number(self.lr, "lr", low=0.0) == 0:
-            raise ValueError("lr must be > 0, got 0")
+            raise ValueError(f"lr must be > 0, got {self.lr}")
         check_number(self.s, "s", low=0.0)
         check_size(self.epochs, "epochs")
-        check_count(self.patience, "patience", 0)
+        if check_count(self.patience, "patience", 0) >= 2**31:
+            raise ValueError(f"patience must be < 2^31, got {self.patience}")
+        for name in ("soft", "binary"):
+            if not isinstance(getattr(self, name), bool):
+                raise TypeError(f"{name} must be a bool, got {type(getattr(self, name)).__name__}")
 
     def text(self) -> str:
         """All of them in one word, the same for the same settings."""
@@ -56,11 +61,15 @@ class Settings:
 
 
 def _written(value: float) -> str:
-    return str(int(value)) if isinstance(value, bool) else f"{value:g}"
+    if isinstance(value, bool):
+        return str(int(value))
+    short = f"{value:g}"
+    return short if float(short) == value else repr(value)
 
 
 Key = tuple[str, str, int]  # model, data set, rate
 COLUMNS = ("hidden", "weight_decay", "dropout", "steps", "lr", "s", "soft", "binary")
+_HEADER = ("model", "dataset", "rate", *COLUMNS, "source")
 
 
 def cells(settings: Settings) -> list[str]:
@@ -76,15 +85,16 @@ def from_cells(row: Mapping[str, str]) -> Settings:
 
 
 def read_table(path: str | os.PathLike) -> dict[Key, tuple[Settings, str]]:
-    """Settings and their source by (model, data set, rate)."""
+    """Settings and their source by (model, data set, rate); at least one row."""
     table = {}
-    with open(path, newline="") as file:
-        for number, row in enumerate(csv.DictReader(file), 2):
-            try:
-                key = row["model"], row["dataset"], int(row["rate"])
-                table[key] = from_cells(row), row["source"]
-            except (KeyError, TypeError, ValueError) as error:
-                raise ValueError(f"{path}, line {number}: must be a row of settings: {error}") from error
+    for where, row in read_lines(path, _HEADER):
+        try:
+            check_choice(row["model"], "model", MODELS)
+            table[row["model"], row["dataset"], int(row["rate"])] = from_cells(row), row["source"]
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{where}: must be a row of settings: {error}") from error
+    if not table:
+        raise ValueError(f"{path} must have the header {','.join(_HEADER)} and rows of settings, got none")
     return table
 
 
@@ -92,12 +102,8 @@ def write_table(path: str | os.PathLike, table: Mapping[Key, tuple[Settings, str
     """The file that `read_table` reads, replaced at once."""
     path = Path(path)
     new = path.with_name(path.name + ".new")
-    with open(new, "w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["model", "dataset", "rate", *COLUMNS, "source"])
-        for key in sorted(table, key=lambda key: (key[0], *_order(key))):
-            settings, source = table[key]
-            writer.writerow([*key, *cells(settings), source])
+    keys = sorted(table, key=lambda key: (key[0], *_order(key)))
+    new.write_text(as_text([_HEADER, *([*key, *cells(table[key][0]), table[key][1]] for key in keys)]))
     os.replace(new, path)
 
 
@@ -107,7 +113,8 @@ def _order(key: Key) -> tuple:
 
 def _parsed(text: str, type_name: str) -> int | float | bool:
     if type_name == "bool":
-        return bool(int(text))
+        check_choice(text, "a cell of soft and binary", ("0", "1"))
+        return text == "1"
     return int(text) if type_name == "int" else float(text)
 
 

@@ -12,6 +12,7 @@ import base64
 import html
 import io
 import os
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from ugnn_fast import datasets
 from ugnn_fast._extras import require
 from ugnn_fast.experiments import figures, paper
 from ugnn_fast.experiments.reproduce import RESULTS_FILE, Choice, missing, plan, rows_of, run
-from ugnn_fast.experiments.results import Row, read_results, write_results
+from ugnn_fast.experiments.results import Row, read_results
 from ugnn_fast.experiments.tables import Table, all_tables
 
 _TITLES = {
@@ -59,16 +60,26 @@ def reproduce(
         if not Path(source).is_file():
             raise FileNotFoundError(f"source must be a file of results, got {source}: no such file")
         rows, absent = rows_of(plan(choice), read_results(source)), []
+        if not rows and "smoothness" not in choice.parts:
+            raise ValueError(f"{source} must have runs of {_asked(choice)} with the settings of the table, got none")
         folder.mkdir(parents=True, exist_ok=True)
         if not (folder / RESULTS_FILE).exists():
-            write_results(folder / RESULTS_FILE, rows)
+            shutil.copyfile(source, folder / RESULTS_FILE)
     else:
         absent = missing(choice, root)
         if absent and choice.datasets is not None:
             raise ValueError(f"data sets must be in --root, $UGNN_DATA or the package, not found: {', '.join(absent)}")
         tasks = [task for task in plan(choice) if task.dataset not in absent]
+        if not tasks and "smoothness" not in choice.parts:
+            raise ValueError(f"there must be something to train, got {_asked(choice)}, which needs no run")
         rows = run(tasks, folder, root=root, processes=processes, show=progress_bar)
     return write_summary(folder, rows, choice, root=root), absent
+
+
+def _asked(choice: Choice) -> str:
+    on = f" on {' '.join(choice.datasets)}" if choice.datasets else ""
+    of = f" of {' '.join(choice.models)}" if choice.models else ""
+    return " ".join(choice.parts) + on + of
 
 
 def write_summary(

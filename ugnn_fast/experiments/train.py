@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import math
 import statistics
 import time
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -20,12 +22,18 @@ from ugnn_fast.experiments.settings import Settings, settings_for
 from ugnn_fast.functional import local_smoothness
 from ugnn_fast.nn import AdaUGNN
 
+_HUGE = 1e10  # no weight of a training that gets anywhere
+
 
 class Run(NamedTuple):
     """One of the runs that are trained side by side."""
 
     split: int = 0
     seed: int = 0
+
+
+class Diverged(ValueError):
+    """A training whose numbers are no longer finite."""
 
 
 class Epoch(NamedTuple):
@@ -53,7 +61,7 @@ class TrainResult:
     best: Epoch
     history: list[Epoch] = field(repr=False)
     state: dict[str, Tensor] = field(repr=False)
-    right: Tensor = field(repr=False)  # bool [N], whether a node gets its label
+    right: Tensor = field(repr=False)  # bool [N], whether a node gets its label; means nothing where it has none
     smoothness: Tensor = field(repr=False)  # [N] local label smoothness, nan where it is not defined
     c: Tensor | None = field(repr=False)  # [N] learned C; None for a model without
     correlation: float | None  # of the two, over nodes where both are defined; None where it is not
@@ -156,7 +164,23 @@ class Trainer:
         return torch.full_like(self._best_epoch, self.epoch) - self._best_epoch < (patience or self.epoch + 1)
 
     def step(self) -> Epoch:
-        """One epoch: a training step and an evaluation. Returns means over the runs."""
+        """One epoch: a training step and an evaluation. Returns means over the runs; raises Diverged."""
+        try:
+            found = self._step()
+        except ValueError as error:
+            # an operator has met numbers that are none; nan is not below anything
+            if all(bool((value.abs() < _HUGE).all()) for value in self.network.parameters()):
+                raise
+            raise self._diverged() from error
+        if not math.isfinite(found.train_loss):
+            raise self._diverged()
+        return found
+
+    def _diverged(self) -> Diverged:
+        about = f"{self.model} on {self.dataset.name}, {self.settings.text()}"
+        return Diverged(f"losses and weights must stay finite, got others in epoch {self.epoch} of {about}")
+
+    def _step(self) -> Epoch:
         start = time.perf_counter()
         running = self._running()
         R, C = len(self.runs), self.dataset.num_classes
@@ -171,8 +195,9 @@ class Trainer:
         self.network.eval()
         with torch.no_grad():
             logits = self.network(self.x, self.dataset.graph).reshape(-1, C)
-            # what argmax says of a node, at a fifth of its time; of equal scores every one is the largest
-            right = logits.flatten().index_select(0, self._label_entry) == logits.amax(-1)
+            # what argmax says of a node, in less than half of its time; a tie is wrong, and so is nan
+            own = logits.flatten().index_select(0, self._label_entry)
+            right = (logits >= own[:, None]).sum(-1) == 1
             shares = [right[nodes].double().mean(1) for nodes in self._nodes]
             self._history.append(torch.stack([losses.detach().double(), *shares]))
             better = ((shares[1] > self._best_val) & running).nonzero().squeeze(1)
@@ -228,33 +253,45 @@ class Trainer:
         return results
 
     def state_dict(self) -> dict[str, Any]:
-        """Tensors and plain values."""
-        return {
+        """Tensors and plain values; of a finished training what `results` needs."""
+        found = {
             "task": self._task(),
-            "network": self.network.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "generators": [generator.get_state() for generator in self.generators],
             "history": self._history,
             "seconds": self._seconds,
             "best": [self._best_epoch, self._best_val, self._best_right],
             "best_state": self._best_state,
         }
+        if not self.finished:
+            found["network"] = self.network.state_dict()
+            found["optimizer"] = self.optimizer.state_dict()
+            found["generators"] = [generator.get_state() for generator in self.generators]
+        return found
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on where the trainer that gave the state was. It must have had the same task."""
         if state["task"] != self._task():
             raise ValueError(f"state must be of {self._task()}, got one of {state['task']}")
-        self.network.load_state_dict(state["network"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        for generator, saved in zip(self.generators, state["generators"], strict=True):
-            generator.set_state(saved)
         self._history, self._seconds = list(state["history"]), list(state["seconds"])
         self._best_epoch, self._best_val, self._best_right = state["best"]
         self._best_state = state["best_state"]
+        if not self.finished:
+            self.network.load_state_dict(state["network"])
+            self.optimizer.load_state_dict(state["optimizer"])
+            for generator, saved in zip(self.generators, state["generators"], strict=True):
+                generator.set_state(saved)
 
     def _task(self) -> str:
+        """Everything on which the numbers depend; of the data a checksum."""
         runs = " ".join(f"{run.split}:{run.seed}" for run in self.runs)
-        return f"{self.model} on {self.dataset.name}, {self.settings.text()}, runs (split:seed) {runs}"
+        data = self.dataset
+        assert data.y is not None
+        parts = [data.graph.rowptr, data.graph.col, data.y]
+        parts += [] if data.graph.weight is None else [data.graph.weight]
+        parts += [self.x.crow_indices(), self.x.col_indices(), self.x.values()]
+        parts += [nodes for run in self.runs for nodes in data.splits[run.split]]
+        checksum = functools.reduce(lambda before, part: zlib.crc32(part.numpy().tobytes(), before), parts, 0)
+        name = f"{data.name} ({data.graph.num_nodes} nodes, checksum {checksum:08x})"
+        return f"{self.model} on {name}, {self.settings.text()}, runs (split:seed) {runs}"
 
 
 @functools.lru_cache(maxsize=1)
