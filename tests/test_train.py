@@ -379,6 +379,12 @@ def test_report_of_a_c_that_does_not_vary(cora, tmp_path):
     assert (tmp_path / "smoothness.png").exists()
 
 
+def test_report_of_a_graph_without_edges(cora, tmp_path):
+    alone = uf.Graph.from_edge_index(torch.zeros(2, 0, dtype=torch.int64), cora.graph.num_nodes)
+    write_report(tmp_path, [train(dataclasses.replace(cora, graph=alone), settings=Settings(epochs=2))])
+    assert (tmp_path / "smoothness.png").exists()
+
+
 def test_checkpoint_is_of_the_run_with_the_best_validation(runs, tmp_path):
     def with_val(result, seed, val):
         return dataclasses.replace(result, seed=seed, best=result.best._replace(val_accuracy=val))
