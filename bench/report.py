@@ -1,4 +1,4 @@
-"""The CSV of a run, and a Markdown table of the latest run in it.
+"""The CSV of all runs, and Markdown tables of the latest rows of each case in it.
 
 The file is appended to and never edited; the rows of one run share their date.
 """
@@ -14,6 +14,7 @@ from bench.registry import OURS, Case, Contender, Op, Problem, dtype_name
 from bench.timing import MIN_SAMPLES, Samples
 
 CSV_NAME, TABLE_NAME = "bench.csv", "bench.md"
+CASE = ("op", "graph", "D", "K", "mode", "threads")
 
 # fmt: off
 COLUMNS = [
@@ -147,13 +148,19 @@ def check_columns(path: Path, columns: list[str]) -> None:
 
 
 def read_latest(path: Path) -> list[dict[str, str]]:
-    """The rows of the run with the latest date."""
+    """Of each case the rows of the run with the latest date; contenders in different runs did not take turns."""
     with path.open(newline="") as file:
         rows = list(csv.DictReader(file))
     if not rows:
         raise ValueError(f"{path} must hold at least one row, got none")
-    latest = max(row["date"] for row in rows)
-    return [row for row in rows if row["date"] == latest]
+    latest: dict[tuple, str] = {}
+    for row in rows:
+        latest[case_of(row)] = max(row["date"], latest.get(case_of(row), ""))
+    return [row for row in rows if row["date"] == latest[case_of(row)]]
+
+
+def case_of(row: dict[str, str]) -> tuple[str, ...]:
+    return tuple(row.get(name, "") for name in CASE)
 
 
 def label_of(row: dict[str, str]) -> str:
@@ -172,25 +179,19 @@ def line(row: dict) -> str:
 
 
 def by_case(rows: list[dict[str, str]]) -> dict[tuple[str, ...], dict[str, dict[str, str]]]:
-    """(op, graph, D, K, mode, threads) -> contender -> row, in the order of the run."""
+    """CASE -> contender -> row, in the order of the rows."""
     cases: dict[tuple[str, ...], dict[str, dict[str, str]]] = {}
     for row in rows:
-        key = tuple(row[name] for name in ("op", "graph", "D", "K", "mode", "threads"))
-        cases.setdefault(key, {})[label_of(row)] = row
+        cases.setdefault(case_of(row), {})[label_of(row)] = row
     return cases
 
 
 def table(rows: list[dict[str, str]]) -> str:
     """Markdown: a part for each operator, in it a line for each case, mode, number of threads and contender."""
-    row = rows[0]
-    noise = max((float(row["rejected_share"]) for row in rows if row["rejected_share"]), default=0)
-    copy = next((row["copy_gb_per_s"] for row in rows if row["copy_gb_per_s"]), "?")
     parts = [
         f"Median ms of a call (p20 - p80), peak extra MB, bytes by model per second, share of the bound, and times"
         f" {OURS} in float32; contenders took turns. fwdbwd: with gradients. Bound: a bare gather of the same rows,"
-        f" `{bound.LABEL}`. {row['machine']}, {row['cores']} cores, {row['isa']}, copy {copy} GB/s, torch"
-        f" {row['torch']}, ugnn_fast {row['ugnn_fast']}, commit {row['commit']}, {row['date'][:10]}; at most"
-        f" {100 * noise:.0f} % of a contender's samples were rejected as disturbed."
+        f" `{bound.LABEL}`. {_about(rows)}"
     ]
     cases = by_case(rows)
     for op in dict.fromkeys(key[0] for key in cases):
@@ -206,6 +207,59 @@ def table(rows: list[dict[str, str]]) -> str:
                 case = f"{graph} ({int(row['N']):,} / {int(row['E']):,}), {D}, {K}"
                 parts.append(f"| {case} | {mode} | {threads} | {label} | {_cells(row, ours)} |")
     return "\n".join(parts) + "\n"
+
+
+def _about(rows: list[dict[str, str]]) -> str:
+    """Where and when they were measured, and how quiet it was there."""
+    every = {
+        name: ", ".join(sorted({row[name] for row in rows if row[name]}))
+        for name in ("machine", "cores", "isa", "torch", "ugnn_fast", "commit")
+    }
+    noise = max((float(row["rejected_share"]) for row in rows if row["rejected_share"]), default=0)
+    copy = sorted(float(row["copy_gb_per_s"]) for row in rows if row["copy_gb_per_s"]) or [float("nan")]
+    dates = sorted({row["date"][:10] for row in rows})
+    when = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
+    return (
+        f"{every['machine']}, {every['cores']} cores, {every['isa']}, copy {copy[0]:.3g} to {copy[-1]:.3g} GB/s, torch"
+        f" {every['torch']}, ugnn_fast {every['ugnn_fast']}, commit {every['commit']}, {when};"
+        f" at most {100 * noise:.0f} % of a contender's samples were rejected as disturbed."
+    )
+
+
+def short_table(rows: list[dict[str, str]]) -> str:
+    """Markdown: ours beside the fastest library and the fastest of all others, with the most threads of each case."""
+    most: dict[tuple[str, ...], int] = {}
+    for row in rows:
+        most[case_of(row)[:-1]] = max(int(row["threads"]), most.get(case_of(row)[:-1], 0))
+    lines = [
+        f"Median ms of a call, fastest library / ours (fwdbwd: with gradients; epoch: training and evaluation), and"
+        f" the share of a bare gather of the same rows. {_about(rows)}\n",
+        "| operator, graph (N / E), D, K | mode | ours (peak extra MB) | bfloat16 | fastest library | times | fastest"
+        " of all others | times | of bound |",
+        "| --- | --- | ---: | ---: | --- | ---: | --- | ---: | ---: |",
+    ]
+    for key, found in by_case(rows).items():
+        ours = found.get(OURS)
+        if ours is None or not ours["p50_ms"] or int(key[-1]) != most[key[:-1]]:
+            continue
+        half = found.get(f"{OURS} bfloat16", {}).get("p50_ms", "")
+        peak = f" ({ours['peak_mb']})" if ours["peak_mb"] else ""
+        others = []
+        for name, gain in (("best_peer", "speedup"), ("best_other", "speedup_all")):
+            other = found.get(ours[name])
+            others += [f"{ours[name]} {other['p50_ms']}", f"{ours[gain]}x"] if other else ["", ""]
+        share = f"{float(ours['bound_share']):.0%}" if ours["bound_share"] else ""
+        graph = f"{ours['graph'].removeprefix('large_')} ({int(ours['N']):,} / {int(ours['E']):,})"
+        cells = [
+            f"{key[0]}, {graph}, {ours['D']}, {ours['K']}",
+            ours["mode"],
+            ours["p50_ms"] + peak,
+            half,
+            *others,
+            share,
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
 
 
 def _cells(row: dict[str, str], ours: str | None) -> str:

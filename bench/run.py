@@ -296,7 +296,7 @@ def run(options: Options) -> int:
 
 
 def write_report(out: Path) -> None:
-    """Table and pictures of the latest run in the CSV."""
+    """Table and pictures of the latest rows of each case in the CSV."""
     rows = report.read_latest(out / report.CSV_NAME)
     text = report.table(rows)
     (out / report.TABLE_NAME).write_text(text)
