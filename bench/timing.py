@@ -26,6 +26,8 @@ MAX_ATTEMPTS = 6
 MAX_OVERTIME = 3
 # Calls shorter than this are repeated inside a sample.
 _SAMPLE_SECONDS = 0.002
+# Before a sample of calls shorter than this one call is not timed: the contender before has had the caches.
+_WARM_SECONDS = 0.05
 
 Call = Callable[[], object]
 
@@ -46,6 +48,7 @@ class Samples:
     """(share of the sample waited for a core, milliseconds per call) of every sample taken."""
 
     calls: int
+    warmed: bool = False  # by a call before each sample
     taken: list[tuple[float, float]] = field(default_factory=list)
 
     @property
@@ -78,18 +81,18 @@ def _seconds(call: Call) -> float:
     return time.perf_counter() - start
 
 
-def calls_per_sample(call: Call) -> int:
-    """So many that a sample is long enough for the clock."""
+def samples_of(call: Call) -> Samples:
+    """For samples of so many calls that they are long enough for the clock."""
     one = min(_seconds(call) for _ in range(2))
     if one < 10 * _SAMPLE_SECONDS:
         one = min(_seconds(call) for _ in range(10))
-    return min(1000, max(1, round(_SAMPLE_SECONDS / max(one, 1e-7))))
+    return Samples(min(1000, max(1, round(_SAMPLE_SECONDS / max(one, 1e-7)))), one < _WARM_SECONDS)
 
 
 def take(call: Call, samples: Samples) -> None:
     """Adds a sample."""
-    if samples.calls > 1:
-        call()  # wakes the threads and fills the caches after the contender before
+    if samples.warmed:
+        call()  # wakes the threads and fills the caches
     waited = waited_ns()
     start = time.perf_counter_ns()
     for _ in range(samples.calls):
@@ -114,7 +117,7 @@ def measure(
     result = {}
     for name, call in calls.items():
         call()  # warm up
-        result[name] = Samples(calls_per_sample(call))
+        result[name] = samples_of(call)
     gc.collect()
     gc.disable()
     try:

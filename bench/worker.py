@@ -15,7 +15,7 @@ from typing import Any
 import ugnn_fast as uf
 from bench import graphs
 from bench.registry import OURS, Case, operators
-from bench.timing import Samples, calls_per_sample, fix_threads, take
+from bench.timing import Samples, fix_threads, samples_of, take
 
 
 class Worker:
@@ -32,7 +32,7 @@ class Worker:
             problem = op.make(graphs.load(case.graph), case.D, case.K)
             self.call = op.by_name[OURS].make(problem)[asked["mode"]]
             self.call()  # warm up
-            self.samples = Samples(calls_per_sample(self.call))
+            self.samples = samples_of(self.call)
             return {"N": problem.g.num_nodes, "E": problem.g.num_edges}
         if "sample" in asked:
             take(self.call, self.samples)

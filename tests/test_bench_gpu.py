@@ -44,7 +44,7 @@ def test_rows_and_table():
     labels = ("torch_csr", "pyg")
     problem = node_problem(graphs.toy().graph, 4, 2)
     N, E = problem.g.num_nodes, problem.g.num_edges
-    samples = {label: Samples(1, [(0.0, 1.0 + at)] * 7) for at, label in enumerate(labels)}
+    samples = {label: Samples(1, taken=[(0.0, 1.0 + at)] * 7) for at, label in enumerate(labels)}
     peaks, errors = dict.fromkeys(labels), dict.fromkeys(labels, 1e-6)
     common = dict.fromkeys(("date", "gpu", "driver", "torch", "triton", "ugnn_fast", "launch_table", "commit"), "?")
     rows = gpu.rows_of(gpu.Case("ada_propagate", "toy", 4, 2), problem, "fwd", samples, errors, peaks, 2.0, common)

@@ -24,11 +24,23 @@ def test_least_disturbed_samples_count_where_too_few_are_clean():
 def test_calls_take_turns_from_another_start_each_round(monkeypatch):
     monkeypatch.setattr(timing, "waited_ns", lambda: 0)
     monkeypatch.setattr(timing, "_SAMPLE_SECONDS", 0)  # one call is one sample
+    monkeypatch.setattr(timing, "_WARM_SECONDS", 0)
     order = []
     calls = {name: lambda name=name: order.append(name) for name in "abc"}
     result = timing.measure(calls, repeats=7, seconds=60)
     assert "".join(order[-21:]) == "abcbcacababcbcacababc"
     assert all(samples.clean == 7 for samples in result.values())
+
+
+def test_short_calls_are_warmed_before_each_sample(monkeypatch):
+    done = []
+    samples = timing.samples_of(lambda: done.append(None))
+    assert samples.warmed and samples.calls > 1
+    done.clear()
+    timing.take(lambda: done.append(None), samples)
+    assert len(done) == samples.calls + 1
+    monkeypatch.setattr(timing, "_seconds", lambda call: 0.2)
+    assert timing.samples_of(lambda: None) == timing.Samples(1, warmed=False)
 
 
 def test_busy_machine_ends_the_run_all_the_same(monkeypatch):
