@@ -102,12 +102,12 @@ def test_run_appends_and_table_is_of_the_latest(tmp_path):
 def test_short_table():
     row = dict.fromkeys(report.COLUMNS, "") | {"date": "2026-11-18T07:00:00+00:00", "op": "propagate", "mode": "fwd"}
     row |= {"graph": "large_toy", "N": "1000", "E": "2000", "D": "5", "K": "3", "dtype": "float32", "threads": "2"}
-    peer = row | {"contender": "torch_csr", "p50_ms": "6"}
-    ours = row | {"contender": OURS, "p50_ms": "2", "peak_mb": "7.5", "speedup": "3", "best_peer": "torch_csr"}
+    plain = row | {"contender": "torch_csr_plain", "p50_ms": "6"}
+    ours = row | {"contender": OURS, "p50_ms": "2", "peak_mb": "7.5", "speedup": "3", "best_peer": "torch_csr_plain"}
     ours |= {"speedup_all": "2", "best_other": "numba", "bound_share": "0.701"}
-    rows = [ours, peer, row | {"contender": "numba", "p50_ms": "4"}, ours | {"threads": "1", "p50_ms": "9"}]
+    rows = [ours, plain, row | {"contender": "numba", "p50_ms": "4"}, ours | {"threads": "1", "p50_ms": "9"}]
     rows.append(ours | {"dtype": "bfloat16", "p50_ms": "1.5"})
-    line = "| propagate, toy (1,000 / 2,000), 5, 3 | fwd | 2 (7.5) | 1.5 | torch_csr 6 | 3x | numba 4 | 2x | 70% |"
+    line = "| propagate, toy (1,000 / 2,000), 5, 3 | fwd | 2 (7.5) | 1.5 | numba 4 | 2x | 6 | 3x | 70% |"
     assert report.short_table(rows).splitlines()[-1] == line
     assert report.short_table(rows).count("propagate") == 1
 
