@@ -15,6 +15,8 @@ native: Any = _module
 
 # below this many bytes the system's memory is as good as ours (kSmall in csrc/cpu/pool.cpp)
 _SMALL = 64 << 10
+# from here on malloc asks the system every time, and the pool has huge pages
+_LARGE = 8 << 20
 DTYPES = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2}
 
 
@@ -68,6 +70,21 @@ def reused_empty(size: int, dtype: torch.dtype) -> Tensor:
     if size * dtype.itemsize < _SMALL:
         return torch.empty(size, dtype=dtype)
     return torch.from_numpy(native.take(size * dtype.itemsize)).view(dtype)
+
+
+def result(empty: Tensor) -> Tensor:
+    """A contiguous tensor that nobody has written to yet, for a result; a large one anew, in memory as of reused_empty.
+
+    The system hands out fresh pages for every large tensor, and to fill them with zeros takes longer than to write it.
+    """
+    if empty.numel() * empty.element_size() < _LARGE:
+        return empty
+    return reused_empty(empty.numel(), empty.dtype).view(empty.shape)
+
+
+def result_as(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """tensor.to(dtype), in memory as of result."""
+    return tensor if tensor.dtype == dtype else result(torch.empty_like(tensor, dtype=dtype)).copy_(tensor)
 
 
 def empty_cache() -> None:

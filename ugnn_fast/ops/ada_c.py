@@ -11,6 +11,7 @@ from ugnn_fast.ops._native_call import (
     native,
     pointer,
     replicas_and_width,
+    result,
     storage,
 )
 from ugnn_fast.ops.neighbor_var import neighbor_var_backward
@@ -31,7 +32,7 @@ def _fake(graph, x, weight, bias, s, stat, keep, backend):
 def _body(graph, x, weight, bias, s, stat, keep, backend):
     x, weight = x.contiguous(), weight.contiguous()
     R, D = replicas_and_width(x)
-    c, var, mean = _fake(graph, x, weight, bias, s, stat, keep, backend)
+    c, var, mean = map(result, _fake(graph, x, weight, bias, s, stat, keep, backend))
     if bias is not None:
         bias = bias.contiguous()
     native.neighbor_stat(

@@ -17,6 +17,8 @@ from ugnn_fast.ops._native_call import (
     padded_width,
     pointer,
     replicas_and_width,
+    result,
+    result_as,
     reused_empty,
     storage,
 )
@@ -53,7 +55,7 @@ def _body(graph, x, c, c_value, steps, memory, backend, check):
     x = x.contiguous()
     R, D = replicas_and_width(x)
     rows = None if c is None else by_replica(c)
-    h = torch.empty_like(x)
+    h = result(torch.empty_like(x))
     b_size, table_size = kept_sizes(x, c, steps, memory, backend)
     dtype = acc_dtype(x.dtype)
     size = b_size + TABLES[memory] * table_size
@@ -87,7 +89,7 @@ def _backward_body(graph, grad_h, h, c, kept, steps, memory, backend, need_x, ne
     grad_h, h, kept, rows = grad_h.contiguous(), h.contiguous(), kept.contiguous(), by_replica(c)
     R, D = replicas_and_width(grad_h)
     # gradients are summed over the steps in the accumulation type
-    grad_x = torch.empty_like(grad_h, dtype=kept.dtype) if need_x else None
+    grad_x = result(torch.empty_like(grad_h, dtype=kept.dtype)) if need_x else None
     grad_c = torch.empty_like(rows) if need_c else None
     b_size, tables = c.numel(), TABLES[memory]
     b, u, s = _addresses(kept, b_size, (kept.numel() - b_size) // tables if tables else 0, memory)
@@ -96,7 +98,7 @@ def _backward_body(graph, grad_h, h, c, kept, steps, memory, backend, need_x, ne
         rows.data_ptr(), 1 if c.dim() == 1 else R, b, u, interval(steps, memory), s, pointer(grad_x), pointer(grad_c),
     )  # fmt: skip
     return (
-        grad_h.new_empty(0) if grad_x is None else grad_x.to(grad_h.dtype),
+        grad_h.new_empty(0) if grad_x is None else result_as(grad_x, grad_h.dtype),
         grad_h.new_empty(0) if grad_c is None else by_replica(grad_c),
     )
 

@@ -3,7 +3,7 @@
 import torch
 
 from ugnn_fast._library import define
-from ugnn_fast.ops._native_call import DTYPES, native, pointer, replicas_and_width
+from ugnn_fast.ops._native_call import DTYPES, native, pointer, replicas_and_width, result
 
 # what the kernel of dropout_linear is for; beyond that torch's matrix product is as good
 MAX_INPUTS, MAX_OUTPUTS = 256, 32
@@ -15,7 +15,7 @@ def _fake(no_graph, x, p, seeds, backend):
 
 def _body(no_graph, x, p, seeds, backend):
     x, seeds = x.contiguous(), seeds.contiguous()
-    out = x.new_empty(x.shape)
+    out = result(x.new_empty(x.shape))
     R, F = replicas_and_width(x)
     native.dropout(
         DTYPES[x.dtype], torch.get_num_threads(), x.shape[0], R, F, x.data_ptr(), p, seeds.data_ptr(), out.data_ptr()
@@ -57,7 +57,7 @@ def _linear_fake(no_graph, x, weight, bias, relu, p, seeds, backend):
 
 def _linear_body(no_graph, x, weight, bias, relu, p, seeds, backend):
     x, weight, bias, seeds = _contiguous(x, weight, bias, seeds)
-    out = _linear_fake(no_graph, x, weight, bias, relu, p, seeds, backend)
+    out = result(_linear_fake(no_graph, x, weight, bias, relu, p, seeds, backend))
     _call(x, weight, bias, relu, p, seeds, None, out, None, None)
     return out
 
@@ -68,11 +68,11 @@ def _backward_fake(no_graph, x, weight, grad, relu, p, seeds, backend):
 
 def _backward_body(no_graph, x, weight, grad, relu, p, seeds, backend):
     x, weight, grad, seeds = _contiguous(x, weight, grad, seeds)
-    out = _backward_fake(no_graph, x, weight, grad, relu, p, seeds, backend)
+    out = [result(t) for t in _backward_fake(no_graph, x, weight, grad, relu, p, seeds, backend)]
     if x.shape[0] == 0:  # a gradient without rows has no address
         return tuple(t.zero_() for t in out)
     _call(x, weight, None, relu, p, seeds, grad, *out)
-    return out
+    return tuple(out)
 
 
 def plain_linear(x, weight, bias, relu, p, seeds, drop):

@@ -20,6 +20,8 @@ from ugnn_fast.ops._native_call import (
     native,
     pointer,
     replicas_and_width,
+    result,
+    result_as,
     storage,
 )
 from ugnn_fast.ops.edge_dot import edge_dot
@@ -81,15 +83,15 @@ def _body(graph, *arguments):
     tables = a.steps + 1 if a.out == "all" else states_shape[0]
     what = 'with out="all"' if a.out == "all" else "with gradients"
     _memory.require(tables * x.numel() * x.element_size(), x.device, f"propagate of {a.steps} steps {what}")
-    states = x.new_empty(states_shape)
+    states = result(x.new_empty(states_shape))
     last = total = all_steps = None
     if a.out == "all":
-        result = x.new_empty((a.steps + 1, *x.shape))
-        result[0] = x
-        all_steps = result[1:]
+        h = result(x.new_empty((a.steps + 1, *x.shape)))
+        h[0] = x
+        all_steps = h[1:]
     else:
-        result = torch.empty_like(x) if a.out == "last" else x.new_empty(x.shape, dtype=acc_dtype(x.dtype))
-        last, total = (result, None) if a.out == "last" else (None, result)
+        h = result(x.new_empty(x.shape, dtype=x.dtype if a.out == "last" else acc_dtype(x.dtype)))
+        last, total = (h, None) if a.out == "last" else (None, h)
         if a.keep_states:
             all_steps = states
     # contiguous copies must outlive the call
@@ -106,8 +108,8 @@ def _body(graph, *arguments):
         a.clamped, a.lo, a.hi, pointer(gamma), pointer(last), pointer(all_steps), pointer(total),
     )  # fmt: skip
     if last is not None and all_steps is not None:
-        result.copy_(all_steps[-1])
-    return result.to(x.dtype), states
+        h.copy_(all_steps[-1])
+    return result_as(h, x.dtype), states
 
 
 def _fake(graph, *arguments):

@@ -3,7 +3,7 @@
 import torch
 
 from ugnn_fast._library import FEATURES, define
-from ugnn_fast.ops._native_call import DTYPES, acc_dtype, native, pointer, storage
+from ugnn_fast.ops._native_call import DTYPES, acc_dtype, native, pointer, result, storage
 from ugnn_fast.ops.row_sum import row_sum
 
 _CACHE_BYTES = 1 << 20  # of a core
@@ -59,7 +59,7 @@ def _fake(features, weight, bias, dropout, seeds, backend):
 
 
 def _body(features, weight, bias, dropout, seeds, backend):
-    out = _fake(features, weight, bias, dropout, seeds, backend)
+    out = result(_fake(features, weight, bias, dropout, seeds, backend))
     return _sum_rows(False, features[:3], weight, bias, dropout, seeds, out)
 
 
@@ -69,7 +69,7 @@ def _backward_fake(features, grad, dropout, seeds, backend):
 
 
 def _backward_body(features, grad, dropout, seeds, backend):
-    out = _backward_fake(features, grad, dropout, seeds, backend)
+    out = result(_backward_fake(features, grad, dropout, seeds, backend))
     return _sum_rows(True, features[5:8], grad, None, dropout, seeds, out)
 
 

@@ -10,42 +10,52 @@
 namespace ugnn {
 namespace UGNN_ISA {
 
-// sum_j a_ij values_j; in double, since a hub may have very many neighbours with much the same value
-template <class A>
-UGNN_INLINE double weighted_sum(const Csr& g, int64_t i, const A* values) {
+// sum_j a_ij value(e), e the entry of a_ij; in double, since a hub may have very many neighbours with much the same
+// value
+template <class Value>
+UGNN_INLINE double weighted_sum(const Csr& g, int64_t i, Value value) {
   const int64_t last = g.rowptr[i + 1];
   int64_t e = g.rowptr[i];
   double sum = 0;
   if (g.weight) {
-    for (; e < last; ++e) sum += double(g.weight[e]) * double(values[g.col[e]]);
+    for (; e < last; ++e) sum += double(g.weight[e]) * double(value(e));
     return sum;
   }
   if (last - e >= 16) {
-    double sums[4] = {};
+    vec_t<double, 4> sums{};
     for (; e + 4 <= last; e += 4) {
-      UGNN_UNROLL
-      for (int k = 0; k < 4; ++k) sums[k] += double(values[g.col[e + k]]);
+      const vec_t<decltype(value(e)), 4> next = {value(e), value(e + 1), value(e + 2), value(e + 3)};
+      sums += __builtin_convertvector(next, vec_t<double, 4>);
     }
     sum = (sums[0] + sums[1]) + (sums[2] + sums[3]);
   }
-  for (; e < last; ++e) sum += double(values[g.col[e]]);
+  for (; e < last; ++e) sum += double(value(e));
   return sum;
 }
 
-// (B) for rows [begin, end) of a view, c and b in its order; returns the first node of the user whose c is negative or
-// not finite, or -1
+// the first node of the user whose c is negative or not finite, among rows [begin, end) of a view, or -1
 template <class A>
-int64_t node_step_sizes(const View& view, const A* rho, const A* c, A* b, int64_t begin, int64_t end) {
+int64_t find_bad_c(const View& view, const A* c, int64_t begin, int64_t end) {
   int64_t bad = -1;
   for (int64_t p = begin; p < end; ++p) {
-    if (!(c[p] >= 0 && c[p] < A(INFINITY))) {
-      const int64_t i = view.user_row(p);
-      if (bad < 0 || i < bad) bad = i;
-    }
-    const A mean = A(weighted_sum(view.g, p, c)) * rho[p] * rho[p];
-    b[p] = rho[p] > 0 ? 1 / (2 + c[p] + mean) : A(0.5);
+    if (c[p] >= 0 && c[p] < A(INFINITY)) continue;
+    const int64_t i = view.user_row(p);
+    if (bad < 0 || i < bad) bad = i;
   }
   return bad;
+}
+
+// (B) for rows [begin, end) of a view, c and b in its order; fills entry_c on the way
+template <class A>
+void node_step_sizes(const View& view, const A* rho, const A* c, EntryC<A>& entry_c, A* b, int64_t begin, int64_t end) {
+  constexpr int64_t kRows = 64;  // whose entries are in the first-level cache
+  const A* const of_entry = entry_c.get();
+  auto c_at = [&](int64_t e) { return of_entry ? of_entry[e] : c[view.g.col[e]]; };
+  for (int64_t p = begin; p < end; ++p) {
+    if ((p - begin) % kRows == 0) entry_c.fill(c, p, p + kRows < end ? p + kRows : end);
+    const A mean = A(weighted_sum(view.g, p, c_at)) * rho[p] * rho[p];
+    b[p] = rho[p] > 0 ? 1 / (2 + c[p] + mean) : A(0.5);
+  }
 }
 
 // Values per node: those of all replicas [0, RC), or of the replicas of some slices.
@@ -73,6 +83,11 @@ int64_t ada_propagate_forward(const AdaPropagateForward& a, const SliceRange& ra
   Buffer<A> rho(N), own_b(keeps_b ? 0 : a.RC * N);
   A* b = keeps_b ? static_cast<A*>(a.b) : own_b.get();
   Buffer<Factors<A>> middle(N), final(N);  // scales of y and of x in all steps but the last, and in that
+  const bool in_rows = a.c && c_in_row<T>(a.g, all_slices.max_width(), max_ld);
+  EntryC<A> entry_c(view, a.c && !in_rows);
+  // where c lies in the rows of all tables, the first step has its sums, and finds b
+  const bool b_in_step =
+      in_rows && std::is_same_v<T, float> && all_slices.per_replica() == 1 && a.K > 0 && range.first < range.end;
   // two tables in turn for what is not kept, before them the first one
   Buffer<T> work((!a.u ? 3 : a.every > 1 ? 2 : 0) * N * max_ld);
   Buffer<A> partial(2 * max_ld * HubPieces{view.g}.count());
@@ -82,6 +97,7 @@ int64_t ada_propagate_forward(const AdaPropagateForward& a, const SliceRange& ra
   step.prefetch = view.prefetch;
   step.ascending = view.order;
   step.partial = partial.get();
+  step.entry_c = entry_c.get();
   RowSplit split;
   split_rows(range.threads, view.g, split);
 
@@ -94,14 +110,15 @@ int64_t ada_propagate_forward(const AdaPropagateForward& a, const SliceRange& ra
     for_rho<A>(a.g, view, begin, end, [&](int64_t p, A value) { rho.get()[p] = value; });
     if (a.c) {
       c.fill(begin, end, first_r, end_r);
-      split.wait();
-      for (int64_t r = first_r; r < end_r; ++r) {
-        const int64_t bad =
-            node_step_sizes(view, rho.get(), c.get() + r * N, b + r * N, split.begin(thread), split.end(thread));
-        if (a.check && bad >= 0) {
+      for (int64_t r = first_r; a.check && r < end_r; ++r) {
+        const int64_t bad = find_bad_c(view, c.get() + r * N, begin, end);
+        if (bad < 0) continue;
 #pragma omp critical
-          bad_c = bad_c < 0 || bad < bad_c ? bad : bad_c;
-        }
+        bad_c = bad_c < 0 || bad < bad_c ? bad : bad_c;
+      }
+      if (!b_in_step) split.wait();
+      for (int64_t r = first_r; !b_in_step && r < end_r; ++r) {
+        node_step_sizes(view, rho.get(), c.get() + r * N, entry_c, b + r * N, split.begin(thread), split.end(thread));
       }
     } else {
       const A b_connected = A(1 / (2 + 2 * a.c_value));
@@ -119,6 +136,7 @@ int64_t ada_propagate_forward(const AdaPropagateForward& a, const SliceRange& ra
       const int64_t table_size = N * slice.ld, replica = a.RC > 1 ? slice.r * N : 0;
       const StepRun<T> run = forward_kernel<T>(a.g, a.c, slice.width, slice.ld);
       if (a.c) step.c = c.get() + replica;
+      if (a.RC > 1 && all_slices.starts_replica(number)) entry_c.fill(step.c, split);
       T* first = u ? u : work.get();
       T* turns = work.get() + (u ? 0 : table_size);
       auto table = [&](int64_t k) {
@@ -127,12 +145,24 @@ int64_t ada_propagate_forward(const AdaPropagateForward& a, const SliceRange& ra
       auto scaled = [&](int64_t p) { return rho.get()[p]; };
       const A* in_row = a.c && c_in_row<T>(a.g, slice.width, slice.ld) ? step.c : nullptr;
       fill_table(first, slice, x, ldx, view.order, scaled, in_row, begin, end);
-      for (int64_t p = begin; p < end; ++p) {
-        const A rho_p = rho.get()[p], b_p = b[replica + p], agg = a.c ? b_p : A(2 * a.c_value) * b_p;
-        middle.get()[p] = {agg * rho_p * rho_p, 2 * b_p};
-        final.get()[p] = {agg * rho_p, 2 * b_p};
+      auto set_factors = [&] {
+        for (int64_t p = begin; p < end; ++p) {
+          const A rho_p = rho.get()[p], b_p = b[replica + p], agg = a.c ? b_p : A(2 * a.c_value) * b_p;
+          middle.get()[p] = {agg * rho_p * rho_p, 2 * b_p};
+          final.get()[p] = {agg * rho_p, 2 * b_p};
+        }
+        split.wait();
+      };
+      const bool makes_b = b_in_step && (a.RC > 1 || number == range.first);
+      if (makes_b) {
+        for (int64_t p = begin; p < end; ++p) {
+          const A rho_p = rho.get()[p];
+          (a.K == 1 ? final : middle).get()[p] = {a.K == 1 ? 1 : rho_p, rho_p};
+        }
+        split.wait();
+      } else {
+        set_factors();
       }
-      split.wait();
       for (int64_t k = 0; k < a.K; ++k) {
         const bool last = k == a.K - 1;
         step.table = table(k);
@@ -145,7 +175,9 @@ int64_t ada_propagate_forward(const AdaPropagateForward& a, const SliceRange& ra
         step.out = last ? static_cast<T*>(a.h) + slice.first : table(k + 1);
         step.ldo = step.ldx;
         step.order = last ? view.order : nullptr;
+        step.b = makes_b && k == 0 ? b + replica : nullptr;
         run_step(run, step, split);
+        if (step.b && !last) set_factors();
       }
       if (u) u += kept * table_size;
       if (s) s += a.K * table_size;
@@ -230,6 +262,7 @@ void ada_propagate_backward(const AdaPropagateBackward& a, const SliceRange& ran
   const bool gather_s = user_grad_c && !a.s;
   const int64_t again_tables = a.u ? std::min(a.every, a.K) - 1 : 0;
   Buffer<Factors<A>> ones(gather_s ? N : 0), middle(again_tables ? N : 0);
+  EntryC<A> entry_c(view, !c_in_row<T>(a.g, all_slices.max_width(), max_ld));
   Buffer<T> work((gather_s ? 3 : 2) * N * max_ld), again_u(again_tables * N * max_ld);
   // in near form the gradient of x grows in a table and goes to its place at the end
   Buffer<A> near_grad_x(user_grad_x && view.order ? N * max_ld : 0);
@@ -240,6 +273,7 @@ void ada_propagate_backward(const AdaPropagateBackward& a, const SliceRange& ran
   step.prefetch = view.prefetch;
   step.ascending = view.order;
   step.partial = partial.get();
+  step.entry_c = entry_c.get();
   RowSplit split;
   split_rows(range.threads, view.g, split);
 
@@ -271,6 +305,7 @@ void ada_propagate_backward(const AdaPropagateBackward& a, const SliceRange& ran
       step.columns = slice.width;
       step.width = view.order ? slice.ld : slice.width;
       step.c = c.get() + replica;
+      if (number == range.first || (a.RC > 1 && all_slices.starts_replica(number))) entry_c.fill(step.c, split);
       step.grad_c = grad_c ? grad_c + replica : nullptr;
       step.grad_b = grad_c ? grad_b.get() + replica : nullptr;
       A* grad_x = !user_grad_x ? nullptr : view.order ? near_grad_x.get() : user_grad_x + slice.first;
@@ -358,8 +393,9 @@ void ada_propagate_backward(const AdaPropagateBackward& a, const SliceRange& ran
         share[p] *= rho * rho;
       }
       split.wait();
+      auto share_at = [&](int64_t e) { return share[view.g.col[e]]; };
       for (int64_t p = split.begin(thread); p < split.end(thread); ++p) {
-        user_grad_c[r * N + view.user_row(p)] = grad_c[r * N + p] - A(weighted_sum(view.g, p, share));
+        user_grad_c[r * N + view.user_row(p)] = grad_c[r * N + p] - A(weighted_sum(view.g, p, share_at));
       }
     }
   }

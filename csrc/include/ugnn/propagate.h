@@ -69,12 +69,15 @@ void propagate_forward(const PropagateForward& a, const SliceRange& range) {
   const bool per_step = a.agg.step_stride || a.skip.step_stride;
   Buffer<A> partial(2 * max_ld * HubPieces{view.g}.count());
   InView<A> c(view, static_cast<const A*>(a.c), a.RC);
+  const bool in_rows = a.c && !general && c_in_row<T>(a.g, all_slices.max_width(), max_ld);
+  EntryC<A> entry_c(view, a.c && !in_rows);
 
   Step<T> step;
   step.g = view.g;
   step.prefetch = view.prefetch;
   step.ascending = view.order;
   step.partial = partial.get();
+  step.entry_c = entry_c.get();
   step.factors = factors.get();
   step.edge = static_cast<const A*>(a.edge);
   step.reverse = a.reverse;
@@ -99,6 +102,7 @@ void propagate_forward(const PropagateForward& a, const SliceRange& range) {
       const Slice slice = all_slices.at(number);
       const int64_t table_size = N * slice.ld, slab = N * ldx;
       if (a.c) step.c = c.get() + (a.RC > 1 ? slice.r * N : 0);
+      if (number == range.first || (a.RC > 1 && all_slices.starts_replica(number))) entry_c.fill(step.c, split);
       const StepRun<T> run = propagate_kernel<T>(a, general, slice);
       T* tables = work.get() + table_size;
       T* own = work.get() + 3 * table_size;

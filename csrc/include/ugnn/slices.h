@@ -31,7 +31,10 @@ struct Slices {
   int64_t per_replica() const { return (D + kMaxWidth<T> - 1) / kMaxWidth<T>; }
   int64_t count() const { return R * per_replica(); }
   int ld(int width) const { return for_c ? padded_for_c<T>(width) : padded<T>(width); }
-  int max_ld() const { return ld(int(D < kMaxWidth<T> ? D : kMaxWidth<T>)); }
+  int max_width() const { return int(D < kMaxWidth<T> ? D : kMaxWidth<T>); }
+  int max_ld() const { return ld(max_width()); }
+
+  bool starts_replica(int64_t number) const { return number % per_replica() == 0; }
 
   Slice at(int64_t number) const {
     const int64_t r = number / per_replica(), begin = number % per_replica() * kMaxWidth<T>;
@@ -147,6 +150,31 @@ class InView {
  private:
   const View& view_;
   const A* user_;
+  Buffer<A> own_;
+};
+
+// c_j of every entry in the order of the entries, for kernels that find no c in the rows of their tables, where c
+// itself is beyond the caches: entries are read from first to last anyway, and c_j at random places costs half as much
+// as a row.
+template <class A>
+class EntryC {
+ public:
+  EntryC(const View& view, bool wanted)
+      : g_(view.g), own_(wanted && view.g.N * int64_t(sizeof(A)) > 2 * cache_bytes() ? view.g.E : 0) {}
+  // for the entries of rows [begin, end)
+  void fill(const A* c, int64_t begin, int64_t end) {
+    if (!own_.get()) return;
+    for (int64_t e = g_.rowptr[begin]; e < g_.rowptr[end]; ++e) own_.get()[e] = c[g_.col[e]];
+  }
+  // by all threads of the current parallel region
+  void fill(const A* c, const RowSplit& split) {
+    const int thread = omp_get_thread_num();
+    fill(c, split.begin(thread), split.end(thread));
+  }
+  A* get() const { return own_.get(); }
+
+ private:
+  const Csr& g_;
   Buffer<A> own_;
 };
 

@@ -30,18 +30,20 @@ struct SolveWork {
   int64_t block_rows;  // products are summed over so many rows
   int64_t blocks;
   InView<A> c;
+  EntryC<A> entry_c;
   Buffer<A> tables;
   Buffer<Factors<A>> factors, norms;
   Buffer<A> inverse;         // 1 / N
   Buffer<double> even, odd;  // sums of every second pass: those of the pass before may still be read
   Buffer<A> partial;
 
-  SolveWork(const Solve& a, int max_ld)
+  SolveWork(const Solve& a, int max_width, int max_ld)
       : view(a.g, a.g.N * max_ld * int64_t(sizeof(A)), !a.edge),
         rows((a.g.N + kVectorLanes<A> - 1) / kVectorLanes<A> * kVectorLanes<A>),
         block_rows(view.order ? 512 : 256),
         blocks((a.g.N + block_rows - 1) / block_rows),
         c(view, static_cast<const A*>(a.c), a.RC),
+        entry_c(view, a.c && !c_in_row<A>(a.g, max_width, max_ld)),
         tables(4 * rows * max_ld),
         factors(a.g.N),
         norms(rows + kVectorLanes<A>),
@@ -71,6 +73,7 @@ class SolveSlice {
     const int64_t size = work.rows * ld_;
     t_ = {tables, tables + size, tables + 2 * size, tables + 3 * size, work.norms.get()};
     if (a.c) step_.c = work.c.get() + (a.RC > 1 ? slice.r * N_ : 0);
+    step_.entry_c = work.entry_c.get();
     step_.factors = work.factors.get();
     step_.partial = work.partial.get();
     step_.columns = slice.width;
@@ -358,7 +361,7 @@ void solve(Solve& a) {
   const bool one_matrix = a.RC == 1 && a.RD == 1;
   const Slices<A> slices = one_matrix ? Slices<A>{1, a.R * a.D} : Slices<A>{a.R, a.D};
   const int max_ld = slices.max_ld();
-  SolveWork<A> work(a, max_ld);
+  SolveWork<A> work(a, slices.max_width(), max_ld);
   Step<A> step;
   step.g = work.view.g;
   step.prefetch = work.view.prefetch;
@@ -380,6 +383,9 @@ void solve(Solve& a) {
     split.wait();
     bool definite = true;
     for (int64_t number = 0; number < slices.count() && definite; ++number) {
+      if (number == 0 || (a.RC > 1 && slices.starts_replica(number))) {
+        work.entry_c.fill(work.c.get() + number / slices.per_replica() * (a.RC > 1 ? a.g.N : 0), split);
+      }
       SolveSlice<A> slice(a, work, slices.at(number), step, split);
       slice.solve();
       split.wait();  // the next one counts its passes anew

@@ -49,12 +49,17 @@ struct Step {
   // gather
   const T* table = nullptr;
   const A* c = nullptr;              // [N], kNode and kNodeInRow
+  const A* entry_c = nullptr;        // [E], kNode: c_j of every entry; null: it is looked up
   const A* edge = nullptr;           // [E], kEdge
   const int64_t* reverse = nullptr;  // [E]: take e_ji in place of e_ij
   A* partial = nullptr;              // [pieces, 2, ld], sums of the pieces of hub rows
 
   // [N]: kForward and kGeneral (scale of y, scale of x), kBackward (rho, b)
   const Factors<A>* factors = nullptr;
+
+  // kNodeInRow of floats, kForward: if not null, b of ada_propagate is found and written here; the scales of y and x
+  // are then b times the product of both factors, of which the second is rho, and 2 b
+  A* b = nullptr;
 
   // kForward, kGeneral: z = scale y + skip x (+ keep h + prev h_prev, clamped)
   const T* x = nullptr;  // null: no skip term

@@ -61,8 +61,10 @@ struct StepKernel {
     }
   }
 
-  // entry e, with column j
-  static UGNN_INLINE void add(const Step<T>& a, int64_t e, int64_t j, Sums& sums) {
+  // entry e; kEntry: with its own c
+  template <bool kEntry = false>
+  static UGNN_INLINE void add(const Step<T>& a, int64_t e, Sums& sums) {
+    const int64_t j = a.g.col[e];
     const T* row = a.table + j * kLd;
     A w = 1;
     if constexpr (kWeighted) {
@@ -78,7 +80,8 @@ struct StepKernel {
     }
     V wc{};
     if constexpr (kInRow) wc = c_behind(row, u[kVecs - 1]);
-    if constexpr (kW == Weighting::kNode) wc += a.c[j];
+    // less zero, which changes no value and costs nothing; plus zero is an addition
+    if constexpr (kW == Weighting::kNode) wc = (kEntry ? a.entry_c[e] : a.c[j]) - V{};
     if constexpr (kNode && kWeighted) wc *= w;
     UGNN_UNROLL
     for (int v = 0; v < kVecs; ++v) {
@@ -98,19 +101,30 @@ struct StepKernel {
     if constexpr (kInRow) sums.p[0] += last_of_rows<kLanes, kRows>(u) * u;
   }
 
-  static UGNN_INLINE void gather(const Step<T>& a, int64_t begin, int64_t end, Sums& sums) {
+  static UGNN_INLINE void fetch(const Step<T>& a, int64_t e) {
+    const char* row = reinterpret_cast<const char*>(a.table + a.g.col[e] * kLd);
+    UGNN_UNROLL
+    for (int byte = 0; byte < int(sizeof(T) * kLd); byte += 64) __builtin_prefetch(row + byte, 0, 2);
+  }
+
+  template <bool kEntry>
+  static UGNN_INLINE void gather_from(const Step<T>& a, int64_t begin, int64_t end, Sums& sums) {
+    int64_t e = begin;
     if (a.prefetch) {
-      const int64_t last = a.g.E - 1;
-      for (int64_t e = begin; e < end; ++e) {
-        const int64_t ahead = e + a.prefetch < last ? e + a.prefetch : last;
-        const char* row = reinterpret_cast<const char*>(a.table + a.g.col[ahead] * kLd);
-        UGNN_UNROLL
-        for (int byte = 0; byte < int(sizeof(T) * kLd); byte += 64) __builtin_prefetch(row + byte, 0, 2);
-        add(a, e, a.g.col[e], sums);
+      // entries with one so far ahead
+      const int64_t stop = end + a.prefetch <= a.g.E ? end : a.g.E - a.prefetch;
+      for (; e < stop; ++e) {
+        fetch(a, e + a.prefetch);
+        add<kEntry>(a, e, sums);
       }
-    } else {
-      for (int64_t e = begin; e < end; ++e) add(a, e, a.g.col[e], sums);
     }
+    for (; e < end; ++e) add<kEntry>(a, e, sums);
+  }
+  static UGNN_INLINE void gather(const Step<T>& a, int64_t begin, int64_t end, Sums& sums) {
+    if constexpr (kW == Weighting::kNode) {
+      if (a.entry_c) return gather_from<true>(a, begin, end, sums);
+    }
+    gather_from<false>(a, begin, end, sums);
   }
 
   template <int kRows, class C>
@@ -140,11 +154,12 @@ struct StepKernel {
     return value;
   }
 
-  // s is wanted in backward only: past the caches, unless everything stays near
+  // s is wanted in backward only: past the caches, unless everything stays near. Behind a slice of one column tables
+  // are not aligned.
   template <int kWide>
   static UGNN_INLINE void put_sums(const Step<T>& a, T* to, vec_t<A, kWide> s) {
-    if constexpr (std::is_same_v<T, float> && kLanes >= 8 && kWide == kLanes) {
-      if (a.prefetch) return stream<kLanes>(to, s);
+    if constexpr (!std::is_same_v<T, double> && kLanes >= 8 && kWide == kLanes) {
+      if (a.prefetch && reinterpret_cast<uintptr_t>(to) % (kLanes * sizeof(T)) == 0) return stream<kLanes>(to, s);
     }
     store<kWide>(to, s);
   }
@@ -155,14 +170,34 @@ struct StepKernel {
   };
   using Tails = TailsOf<1>;
 
+  // docs/math.md (B) from sum_j c_j, which the lane behind the columns has: to memory, and in all lanes
+  template <int kRows, class C>
+  static UGNN_INLINE C put_step_size(A* to, C c_i, Rows<kRows> sum_c, C rho) {
+    if constexpr (kRows == 1) {
+      return *to = rho > 0 ? 1 / (2 + c_i + sum_c[0] * rho * rho) : A(0.5);
+    } else {
+      const C half = C{} + A(0.5), b = rho > 0 ? 1 / (2 + c_i + sum_c * rho * rho) : half;
+      UGNN_UNROLL
+      for (int k = 0; k < kRows; ++k) to[k] = b[k * kLanes];
+      return b;
+    }
+  }
+
   // kTable: x and out are tables in the order of the rows, as in all steps but the last
   template <bool kTable, int kRows>
   static UGNN_INLINE void finish(const Step<T>& a, int64_t i, const SumsOf<kRows>& sums, const TailsOf<kRows>& tails) {
     constexpr int kWide = kLanes * kRows;
     const A* const factors = &a.factors[i].first;
-    const auto first = for_each_row<kLanes, kRows, 0, 2>(factors), second = for_each_row<kLanes, kRows, 1, 2>(factors);
+    auto first = for_each_row<kLanes, kRows, 0, 2>(factors), second = for_each_row<kLanes, kRows, 1, 2>(factors);
     decltype(for_each_row<kLanes, kRows>(a.c)) c_i{};
     if constexpr (kNode) c_i = for_each_row<kLanes, kRows>(a.c + i);
+    if constexpr (kInRow && kLanes > 1 && std::is_same_v<T, float>) {
+      if (a.b) {
+        const auto b = put_step_size<kRows>(a.b + i, c_i, last_of_rows<kLanes, kRows>(sums.s[kVecs - 1]), second);
+        first = b * second * first;
+        second = 2 * b;
+      }
+    }
     const int64_t row = !kTable && a.order ? a.order[i] : i;
     UGNN_UNROLL
     for (int v = 0; v < kVecs; ++v) {
@@ -336,11 +371,11 @@ struct StepKernel {
       if constexpr (kRows == 1) {
         for (int64_t e = 0; e < shortest; ++e) {
           UGNN_UNROLL
-          for (int k = 0; k < 4; ++k) add(a, start[k] + e, col[start[k] + e], sums[k]);
+          for (int k = 0; k < 4; ++k) add(a, start[k] + e, sums[k]);
         }
         UGNN_UNROLL
         for (int k = 1; k < 4; ++k) {
-          for (int64_t e = start[k] + shortest; e < start[k + 1]; ++e) add(a, e, col[e], sums[k]);
+          for (int64_t e = start[k] + shortest; e < start[k + 1]; ++e) add(a, e, sums[k]);
         }
       } else {
         const int32_t* places[4 / kRows][kRows];

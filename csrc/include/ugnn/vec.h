@@ -122,13 +122,18 @@ UGNN_INLINE vec_t<acc_t<T>, kLanes> rounded(vec_t<acc_t<T>, kLanes> v) {
 }
 
 // A store past the caches, for what is not read again soon; p aligned like the vector.
-template <int kLanes>
-UGNN_INLINE void stream(float* p, vec_t<float, kLanes> v) {
+template <int kLanes, class T>
+UGNN_INLINE void stream(T* p, vec_t<acc_t<T>, kLanes> v) {
+  [[maybe_unused]] constexpr int kBytes = kLanes * sizeof(T);
 #if defined(__AVX512F__)
-  if constexpr (kLanes == 16) return _mm512_stream_ps(p, (__m512)v);
+  if constexpr (std::is_same_v<T, float> && kBytes == 64) return _mm512_stream_ps(p, (__m512)v);
 #endif
 #if defined(__AVX2__)
-  if constexpr (kLanes == 8) return _mm256_stream_ps(p, (__m256)v);
+  if constexpr (std::is_same_v<T, float> && kBytes == 32) return _mm256_stream_ps(p, (__m256)v);
+  if constexpr (std::is_same_v<T, bfloat16> && kBytes == 32)
+    return _mm256_stream_si256(reinterpret_cast<__m256i*>(p), (__m256i)narrow<kLanes>(v));
+  if constexpr (std::is_same_v<T, bfloat16> && kBytes == 16)
+    return _mm_stream_si128(reinterpret_cast<__m128i*>(p), (__m128i)narrow<kLanes>(v));
 #endif
   store<kLanes>(p, v);
 }

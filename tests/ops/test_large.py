@@ -1,0 +1,69 @@
+"""Graphs whose values per node are beyond a core's caches take paths of their own."""
+
+import pytest
+import torch
+
+import ugnn_fast as uf
+
+pytestmark = pytest.mark.plain_memory
+N = 1_100_000  # floats of more than twice 2 MB
+
+
+@pytest.fixture(scope="module")
+def graph():
+    torch.manual_seed(0)
+    tail = torch.randint(0, N, (2, N))
+    hub = torch.stack([torch.randint(0, N, (50_000,)), torch.full((50_000,), 7)])
+    return uf.Graph.from_edge_index(torch.cat([tail, hub], 1), N, symmetrize=True)
+
+
+# rows of 4 and 8 floats have no room for c
+CALLS = {
+    "ada_propagate": lambda g, x, c, **k: uf.ada_propagate(g, x, c, 2, **k),
+    "propagate": lambda g, x, c, **k: uf.propagate(g, x, 2, agg=0.2, c=c, **k),
+    "propagate with keep": lambda g, x, c, **k: uf.propagate(g, x, 2, agg=0.2, keep=0.5, c=c, **k),
+    "solve": lambda g, x, c, **k: uf.solve(g, x, 8.0, c=c, **k),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("replicas", (None, 2))
+def test_c_beyond_the_caches(call, replicas, graph, cpu):
+    torch.manual_seed(1)
+    shape = (N,) if replicas is None else (N, replicas)
+    x, c, grad = torch.randn(*shape, 4), torch.rand(shape), torch.randn(*shape, 4)
+    results = []
+    for backend in ("cpu", "reference"):
+        leaves = x.clone().requires_grad_(), c.clone().requires_grad_()
+        out = CALLS[call](graph, *leaves, backend=backend)
+        results.append((out.detach(), *torch.autograd.grad(out, leaves, grad)))
+    for ours, expected in zip(*results, strict=True):
+        torch.testing.assert_close(ours, expected, rtol=2e-4, atol=2e-4)
+
+
+def test_memory_of_a_large_result_is_used_again(graph, cpu):
+    uf.empty_cache()
+    x = torch.randn(N, 4)
+    first = uf.propagate(graph, x, 1)
+    kept, address = first.clone(), first.data_ptr()
+    second = uf.propagate(graph, 2 * x, 1)
+    assert second.data_ptr() != address
+    assert torch.equal(first, kept)
+    del first
+    assert uf.propagate(graph, x, 1).data_ptr() == address
+
+
+@pytest.mark.parametrize("dtype", (torch.float32, torch.bfloat16))
+@pytest.mark.parametrize("D", (65, 67))
+def test_tables_behind_a_narrow_slice(dtype, D, cpu):
+    # of D columns 64 make a slice, and the tables of the next replica start where those of one column end
+    torch.manual_seed(0)
+    nodes = 20_001
+    g = uf.Graph.from_edge_index(torch.randint(0, nodes, (2, 3 * nodes)), nodes, symmetrize=True)
+    x, c = torch.randn(nodes, 3, D).to(dtype), torch.rand(nodes)
+    results = []
+    for memory in ("save", "recompute"):
+        leaves = x.clone().requires_grad_(), c.clone().requires_grad_()
+        h = uf.ada_propagate(g, *leaves, 3, memory=memory)
+        results.append((h, *torch.autograd.grad(h.float().square().sum(), leaves)))
+    assert all(torch.equal(saved, again) for saved, again in zip(*results, strict=True))
