@@ -100,16 +100,20 @@ def test_run_appends_and_table_is_of_the_latest(tmp_path):
 
 
 def test_short_table():
-    row = dict.fromkeys(report.COLUMNS, "") | {"date": "2026-11-18T07:00:00+00:00", "op": "propagate", "mode": "fwd"}
+    row = dict.fromkeys(report.COLUMNS, "") | {"date": "2026-11-18T07:00:00+00:00", "op": "propagate", "mode": "fwdbwd"}
     row |= {"graph": "large_toy", "N": "1000", "E": "2000", "D": "5", "K": "3", "dtype": "float32", "threads": "2"}
     plain = row | {"contender": "torch_csr_plain", "p50_ms": "6"}
     ours = row | {"contender": OURS, "p50_ms": "2", "peak_mb": "7.5", "speedup": "3", "best_peer": "torch_csr_plain"}
-    ours |= {"speedup_all": "2", "best_other": "numba", "bound_share": "0.701"}
+    ours |= {"speedup_all": "2", "best_other": "numba", "bound_share": "0.501", "bound_ms": "1"}
     rows = [ours, plain, row | {"contender": "numba", "p50_ms": "4"}, ours | {"threads": "1", "p50_ms": "9"}]
     rows.append(ours | {"dtype": "bfloat16", "p50_ms": "1.5"})
-    line = "| propagate, toy (1,000 / 2,000), 5, 3 | fwd | 2 (7.5) | 1.5 | numba 4 | 2x | 6 | 3x | 70% |"
-    assert report.short_table(rows).splitlines()[-1] == line
+    line = "| propagate, toy (1,000 / 2,000), 5, 3 | {} | 2 (7.5) | 1.5 | numba 4 | 2x | 4x | 3x |"
+    assert report.short_table(rows).splitlines()[-1] == line.format(" |  | ")
+    rows.append(ours | {"mode": "fwd", "p50_ms": "0.5", "speedup_all": "2.5", "bound_share": "0.701"})
+    assert report.short_table(rows).splitlines()[-1] == line.format("0.5 | 2.5x | 70%")
     assert report.short_table(rows).count("propagate") == 1
+    # without gradients
+    assert report.short_table(rows[-1:]).splitlines()[-1].endswith("| 0.5 | 2.5x | 70% |  |  |  |  |  |  |")
 
 
 def test_peak_memory_is_that_of_the_child():

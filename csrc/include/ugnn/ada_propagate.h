@@ -45,14 +45,11 @@ int64_t find_bad_c(const View& view, const A* c, int64_t begin, int64_t end) {
   return bad;
 }
 
-// (B) for rows [begin, end) of a view, c and b in its order; fills entry_c on the way
+// (B) for rows [begin, end) of a view, c and b in its order
 template <class A>
-void node_step_sizes(const View& view, const A* rho, const A* c, EntryC<A>& entry_c, A* b, int64_t begin, int64_t end) {
-  constexpr int64_t kRows = 64;  // whose entries are in the first-level cache
-  const A* const of_entry = entry_c.get();
-  auto c_at = [&](int64_t e) { return of_entry ? of_entry[e] : c[view.g.col[e]]; };
+void node_step_sizes(const View& view, const A* rho, const A* c, A* b, int64_t begin, int64_t end) {
+  auto c_at = [&](int64_t e) { return c[view.g.col[e]]; };
   for (int64_t p = begin; p < end; ++p) {
-    if ((p - begin) % kRows == 0) entry_c.fill(c, p, p + kRows < end ? p + kRows : end);
     const A mean = A(weighted_sum(view.g, p, c_at)) * rho[p] * rho[p];
     b[p] = rho[p] > 0 ? 1 / (2 + c[p] + mean) : A(0.5);
   }
@@ -83,14 +80,12 @@ int64_t ada_propagate_forward(const AdaPropagateForward& a, const SliceRange& ra
   Buffer<A> rho(N), own_b(keeps_b ? 0 : a.RC * N);
   A* b = keeps_b ? static_cast<A*>(a.b) : own_b.get();
   Buffer<Factors<A>> middle(N), final(N);  // scales of y and of x in all steps but the last, and in that
-  const bool in_rows = a.c && c_in_row<T>(a.g, all_slices.max_width(), max_ld);
-  EntryC<A> entry_c(view, a.c && !in_rows);
-  // where c lies in the rows of all tables, the first step has its sums, and finds b
-  const bool b_in_step =
-      in_rows && std::is_same_v<T, float> && all_slices.per_replica() == 1 && a.K > 0 && range.first < range.end;
+  EntryC<A> entry_c(view, a.c && !c_in_row<T>(a.g, all_slices.max_width(), max_ld));
+  // kForward finds b in its first step
+  const bool b_in_step = a.c && !std::is_same_v<T, double> && !a.g.weight && a.K > 0 && range.first < range.end;
   // two tables in turn for what is not kept, before them the first one
   Buffer<T> work((!a.u ? 3 : a.every > 1 ? 2 : 0) * N * max_ld);
-  Buffer<A> partial(2 * max_ld * HubPieces{view.g}.count());
+  Buffer<A> partial(kPieceRows * max_ld * HubPieces{view.g}.count());
 
   Step<T> step;
   step.g = view.g;
@@ -118,7 +113,7 @@ int64_t ada_propagate_forward(const AdaPropagateForward& a, const SliceRange& ra
       }
       if (!b_in_step) split.wait();
       for (int64_t r = first_r; !b_in_step && r < end_r; ++r) {
-        node_step_sizes(view, rho.get(), c.get() + r * N, entry_c, b + r * N, split.begin(thread), split.end(thread));
+        node_step_sizes(view, rho.get(), c.get() + r * N, b + r * N, split.begin(thread), split.end(thread));
       }
     } else {
       const A b_connected = A(1 / (2 + 2 * a.c_value));
@@ -136,7 +131,8 @@ int64_t ada_propagate_forward(const AdaPropagateForward& a, const SliceRange& ra
       const int64_t table_size = N * slice.ld, replica = a.RC > 1 ? slice.r * N : 0;
       const StepRun<T> run = forward_kernel<T>(a.g, a.c, slice.width, slice.ld);
       if (a.c) step.c = c.get() + replica;
-      if (a.RC > 1 && all_slices.starts_replica(number)) entry_c.fill(step.c, split);
+      const bool new_c = number == range.first || (a.RC > 1 && all_slices.starts_replica(number));
+      if (a.c && new_c) entry_c.fill(step.c, split);
       T* first = u ? u : work.get();
       T* turns = work.get() + (u ? 0 : table_size);
       auto table = [&](int64_t k) {
@@ -153,7 +149,7 @@ int64_t ada_propagate_forward(const AdaPropagateForward& a, const SliceRange& ra
         }
         split.wait();
       };
-      const bool makes_b = b_in_step && (a.RC > 1 || number == range.first);
+      const bool makes_b = b_in_step && new_c;
       if (makes_b) {
         for (int64_t p = begin; p < end; ++p) {
           const A rho_p = rho.get()[p];
@@ -266,7 +262,7 @@ void ada_propagate_backward(const AdaPropagateBackward& a, const SliceRange& ran
   Buffer<T> work((gather_s ? 3 : 2) * N * max_ld), again_u(again_tables * N * max_ld);
   // in near form the gradient of x grows in a table and goes to its place at the end
   Buffer<A> near_grad_x(user_grad_x && view.order ? N * max_ld : 0);
-  Buffer<A> partial(2 * max_ld * HubPieces{view.g}.count());
+  Buffer<A> partial(kPieceRows * max_ld * HubPieces{view.g}.count());
 
   Step<T> step;
   step.g = view.g;

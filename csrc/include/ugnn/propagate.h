@@ -67,7 +67,7 @@ void propagate_forward(const PropagateForward& a, const SliceRange& range) {
   Buffer<T> work((a.K > 1 || !x_is_table ? 3 + own_h : 0) * N * max_ld);
   Buffer<Factors<A>> factors(N);
   const bool per_step = a.agg.step_stride || a.skip.step_stride;
-  Buffer<A> partial(2 * max_ld * HubPieces{view.g}.count());
+  Buffer<A> partial(kPieceRows * max_ld * HubPieces{view.g}.count());
   InView<A> c(view, static_cast<const A*>(a.c), a.RC);
   const bool in_rows = a.c && !general && c_in_row<T>(a.g, all_slices.max_width(), max_ld);
   EntryC<A> entry_c(view, a.c && !in_rows);

@@ -50,7 +50,7 @@ struct SolveWork {
         inverse(a.g.N),
         even(2 * blocks * max_ld),
         odd(2 * blocks * max_ld),
-        partial(2 * max_ld * HubPieces{view.g}.count()) {}
+        partial(kPieceRows * max_ld * HubPieces{view.g}.count()) {}
 };
 
 // One slice, as one of the threads sees it: all of them have the same sums and come to the same decisions.

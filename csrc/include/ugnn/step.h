@@ -29,6 +29,8 @@ struct Coef {
   UGNN_INLINE A at(int64_t i) const { return values ? scale * values[i] : scale; }
 };
 
+constexpr int kPieceRows = 3;  // s, p, and c in the first places of the third
+
 // Two factors of a row that are read together.
 template <class A>
 struct Factors {
@@ -52,12 +54,12 @@ struct Step {
   const A* entry_c = nullptr;        // [E], kNode: c_j of every entry; null: it is looked up
   const A* edge = nullptr;           // [E], kEdge
   const int64_t* reverse = nullptr;  // [E]: take e_ji in place of e_ij
-  A* partial = nullptr;              // [pieces, 2, ld], sums of the pieces of hub rows
+  A* partial = nullptr;              // [pieces, kPieceRows, ld], sums of the pieces of hub rows
 
   // [N]: kForward and kGeneral (scale of y, scale of x), kBackward (rho, b)
   const Factors<A>* factors = nullptr;
 
-  // kNodeInRow of floats, kForward: if not null, b of ada_propagate is found and written here; the scales of y and x
+  // kNode and kNodeInRow, kForward: if not null, b of ada_propagate is found and written here; the scales of y and x
   // are then b times the product of both factors, of which the second is rho, and 2 b
   A* b = nullptr;
 

@@ -23,6 +23,10 @@ struct StepKernel {
   // rows in a vector where several are summed at a time; c_j out of an array is no part of a row
   static constexpr int kAside =
       kTogether && std::is_same_v<T, float> && kW != Weighting::kNode ? kRowsAside<kLanes> : 1;
+  // where the sums of rows have that of c in their last lane
+  static constexpr bool kSumsC = kInRow && kLanes > 1 && std::is_same_v<T, float>;
+  // where it is summed apart for b, in the step that finds it
+  static constexpr bool kCountsC = kNode && !kSumsC && !kWeighted && kE == Epilogue::kForward;
   template <int kRows>
   using Rows = vec_t<A, kLanes * kRows>;
 
@@ -30,6 +34,7 @@ struct StepKernel {
   struct SumsOf {
     Rows<kRows> s[kVecs];
     Rows<kRows> p[kNode ? kVecs : 1];
+    V c;  // in all lanes, kCountsC
   };
   using Sums = SumsOf<1>;
 
@@ -40,6 +45,7 @@ struct StepKernel {
       sums.s[v] = Rows<kRows>{};
       if constexpr (kNode) sums.p[v] = Rows<kRows>{};
     }
+    if constexpr (kCountsC) sums.c = V{};
   }
 
   static UGNN_INLINE void add_to(Sums& sums, const Sums& before) {
@@ -48,6 +54,7 @@ struct StepKernel {
       sums.s[v] += before.s[v];
       if constexpr (kNode) sums.p[v] += before.p[v];
     }
+    if constexpr (kCountsC) sums.c += before.c;
   }
 
   // c behind the columns of a row, of which the last vector is given
@@ -61,8 +68,8 @@ struct StepKernel {
     }
   }
 
-  // entry e; kEntry: with its own c
-  template <bool kEntry = false>
+  // entry e; kEntry: with its own c, kCount: c is summed too
+  template <bool kEntry, bool kCount>
   static UGNN_INLINE void add(const Step<T>& a, int64_t e, Sums& sums) {
     const int64_t j = a.g.col[e];
     const T* row = a.table + j * kLd;
@@ -83,6 +90,7 @@ struct StepKernel {
     // less zero, which changes no value and costs nothing; plus zero is an addition
     if constexpr (kW == Weighting::kNode) wc = (kEntry ? a.entry_c[e] : a.c[j]) - V{};
     if constexpr (kNode && kWeighted) wc *= w;
+    if constexpr (kCount) sums.c += wc;
     UGNN_UNROLL
     for (int v = 0; v < kVecs; ++v) {
       if constexpr (kWeighted || kW == Weighting::kEdge) {
@@ -107,7 +115,7 @@ struct StepKernel {
     for (int byte = 0; byte < int(sizeof(T) * kLd); byte += 64) __builtin_prefetch(row + byte, 0, 2);
   }
 
-  template <bool kEntry>
+  template <bool kEntry, bool kCount>
   static UGNN_INLINE void gather_from(const Step<T>& a, int64_t begin, int64_t end, Sums& sums) {
     int64_t e = begin;
     if (a.prefetch) {
@@ -115,16 +123,17 @@ struct StepKernel {
       const int64_t stop = end + a.prefetch <= a.g.E ? end : a.g.E - a.prefetch;
       for (; e < stop; ++e) {
         fetch(a, e + a.prefetch);
-        add<kEntry>(a, e, sums);
+        add<kEntry, kCount>(a, e, sums);
       }
     }
-    for (; e < end; ++e) add<kEntry>(a, e, sums);
+    for (; e < end; ++e) add<kEntry, kCount>(a, e, sums);
   }
+  template <bool kCount>
   static UGNN_INLINE void gather(const Step<T>& a, int64_t begin, int64_t end, Sums& sums) {
     if constexpr (kW == Weighting::kNode) {
-      if (a.entry_c) return gather_from<true>(a, begin, end, sums);
+      if (a.entry_c) return gather_from<true, kCount>(a, begin, end, sums);
     }
-    gather_from<false>(a, begin, end, sums);
+    gather_from<false, kCount>(a, begin, end, sums);
   }
 
   template <int kRows, class C>
@@ -170,12 +179,21 @@ struct StepKernel {
   };
   using Tails = TailsOf<1>;
 
-  // docs/math.md (B) from sum_j c_j, which the lane behind the columns has: to memory, and in all lanes
+  // docs/math.md (B): to memory, and in all lanes
   template <int kRows, class C>
-  static UGNN_INLINE C put_step_size(A* to, C c_i, Rows<kRows> sum_c, C rho) {
+  static UGNN_INLINE C put_step_size(A* to, C c_i, const SumsOf<kRows>& sums, C rho) {
     if constexpr (kRows == 1) {
-      return *to = rho > 0 ? 1 / (2 + c_i + sum_c[0] * rho * rho) : A(0.5);
+      A sum_c;
+      if constexpr (kSumsC) {
+        sum_c = sums.s[kVecs - 1][kLanes - 1];
+      } else if constexpr (kLanes > 1) {
+        sum_c = sums.c[0];
+      } else {
+        sum_c = sums.c;
+      }
+      return *to = rho > 0 ? 1 / (2 + c_i + sum_c * rho * rho) : A(0.5);
     } else {
+      const C sum_c = last_of_rows<kLanes, kRows>(sums.s[kVecs - 1]);
       const C half = C{} + A(0.5), b = rho > 0 ? 1 / (2 + c_i + sum_c * rho * rho) : half;
       UGNN_UNROLL
       for (int k = 0; k < kRows; ++k) to[k] = b[k * kLanes];
@@ -191,9 +209,9 @@ struct StepKernel {
     auto first = for_each_row<kLanes, kRows, 0, 2>(factors), second = for_each_row<kLanes, kRows, 1, 2>(factors);
     decltype(for_each_row<kLanes, kRows>(a.c)) c_i{};
     if constexpr (kNode) c_i = for_each_row<kLanes, kRows>(a.c + i);
-    if constexpr (kInRow && kLanes > 1 && std::is_same_v<T, float>) {
+    if constexpr ((kSumsC || kCountsC) && kE == Epilogue::kForward) {
       if (a.b) {
-        const auto b = put_step_size<kRows>(a.b + i, c_i, last_of_rows<kLanes, kRows>(sums.s[kVecs - 1]), second);
+        const auto b = put_step_size<kRows>(a.b + i, c_i, sums, second);
         first = b * second * first;
         second = 2 * b;
       }
@@ -340,22 +358,30 @@ struct StepKernel {
 
   // Items [begin, end) of one part of a step.
   static void run(const Step<T>& a, Part part, int64_t begin, int64_t end) {
+    if constexpr (kCountsC) {
+      if (a.b) return run_part<true>(a, part, begin, end);
+    }
+    run_part<false>(a, part, begin, end);
+  }
+
+  template <bool kCount>
+  static UGNN_INLINE void run_part(const Step<T>& a, Part part, int64_t begin, int64_t end) {
     if constexpr (kTogether) {
       if (part == Part::kRows && a.ascending) {
         // the gradient of x is a table in near form
         if (kE == Epilogue::kBackward || (a.x && a.width == kLd && a.ldx == kLd && a.ldo == kLd && !a.order)) {
-          return run_together<true, kAside>(a, begin, end);
+          return run_together<true, kAside, kCount>(a, begin, end);
         }
-        if constexpr (kE != Epilogue::kBackward) return run_together<false, 1>(a, begin, end);
+        if constexpr (kE != Epilogue::kBackward) return run_together<false, 1, kCount>(a, begin, end);
       }
     }
-    run_items(a, part, begin, end);
+    run_items<kCount>(a, part, begin, end);
   }
 
   // Narrow rows of much the same length, ascending, four at a time: several chains of sums, less to decide for each
   // row, and kRows rows in a vector. The order in which a row is summed stays the same. The step is a copy: stores go
   // through pointers to anything, and the compiler would read its members again after each.
-  template <bool kTable, int kRows>
+  template <bool kTable, int kRows, bool kCount>
   static void run_together(const Step<T>& step, int64_t begin, int64_t end) {
     const Step<T> a = step;
     const TailsOf<kRows> tails = tails_of<kRows>(a);
@@ -371,11 +397,11 @@ struct StepKernel {
       if constexpr (kRows == 1) {
         for (int64_t e = 0; e < shortest; ++e) {
           UGNN_UNROLL
-          for (int k = 0; k < 4; ++k) add(a, start[k] + e, sums[k]);
+          for (int k = 0; k < 4; ++k) add<false, kCount>(a, start[k] + e, sums[k]);
         }
         UGNN_UNROLL
         for (int k = 1; k < 4; ++k) {
-          for (int64_t e = start[k] + shortest; e < start[k + 1]; ++e) add(a, e, sums[k]);
+          for (int64_t e = start[k] + shortest; e < start[k + 1]; ++e) add<false, kCount>(a, e, sums[k]);
         }
       } else {
         const int32_t* places[4 / kRows][kRows];
@@ -394,10 +420,11 @@ struct StepKernel {
       }
       finish_four<kTable, kRows>(a, i, sums, tails);
     }
-    run_items(step, Part::kRows, i, end);
+    run_items<kCount>(step, Part::kRows, i, end);
   }
 
   // One function for all parts, so that gather and epilogue are compiled once.
+  template <bool kCount>
   static __attribute__((noinline)) void run_items(const Step<T>& step, Part part, int64_t begin, int64_t end) {
     const Step<T> a = step;
     const int64_t hub_len = hub_length(a.g.E);
@@ -422,19 +449,20 @@ struct StepKernel {
         do {
           const int64_t stop = last - first > kBlockEntries ? first + kBlockEntries : last;
           clear(sums);
-          gather(a, first, stop, sums);
+          gather<kCount>(a, first, stop, sums);
           if (__builtin_expect(more, 0)) add_to(sums, before);
           if (__builtin_expect(stop < last, 0)) before = sums;
           more = true;
           first = stop;
         } while (__builtin_expect(first < last, 0));
         if (__builtin_expect(part == Part::kPieces, 0)) {
-          A* partial = a.partial + item * 2 * kLd;
+          A* partial = a.partial + item * kPieceRows * kLd;
           UGNN_UNROLL
           for (int v = 0; v < kVecs; ++v) {
             store<kLanes>(partial + v * kLanes, sums.s[v]);
             if constexpr (kNode) store<kLanes>(partial + kLd + v * kLanes, sums.p[v]);
           }
+          if constexpr (kCountsC) store<kLanes>(partial + 2 * kLd, sums.c);
           continue;
         }
       } else {
@@ -442,12 +470,13 @@ struct StepKernel {
         int64_t number, last;
         clear(sums);
         for (pieces.range(item, number, last); number < last; ++number) {
-          const A* partial = a.partial + number * 2 * kLd;
+          const A* partial = a.partial + number * kPieceRows * kLd;
           UGNN_UNROLL
           for (int v = 0; v < kVecs; ++v) {
             sums.s[v] += load<kLanes>(partial + v * kLanes);
             if constexpr (kNode) sums.p[v] += load<kLanes>(partial + kLd + v * kLanes);
           }
+          if constexpr (kCountsC) sums.c += load<kLanes>(partial + 2 * kLd);
         }
       }
       finish_any<false>(a, i, sums, tails);
