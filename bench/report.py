@@ -228,11 +228,11 @@ def _about(rows: list[dict[str, str]]) -> str:
 
 
 def short_table(rows: list[dict[str, str]]) -> str:
-    """Markdown: a line for each case, ours beside the fastest of the others, with the most threads that were measured."""
+    """Markdown: a line for each case, ours beside the fastest of the others, with the most threads of that case."""
     lines = [
-        f"Median ms of a call, how many times longer the fastest of the others takes, and the share of the bound, a bare"
-        f" gather of the same rows; at most: how many times faster than that other the bound itself is. An epoch is"
-        f" training and evaluation. {_about(rows)}\n",
+        "Median ms of a call, how many times longer the fastest of the others takes, and the share of the bound, a"
+        " bare gather of the same rows; at most: how many times faster than that other the bound itself is. An epoch"
+        f" is training and evaluation. {_about(rows)}\n",
         "| operator, graph (N / E), D, K | forward | times | of bound | with gradients (peak extra MB) | bfloat16 |"
         f" fastest other | times | at most | times {_PLAIN} |",
         "| --- | ---: | ---: | ---: | ---: | ---: | --- | ---: | ---: | ---: |",
