@@ -243,12 +243,12 @@ def short_table(rows: list[dict[str, str]]) -> str:
 
 def _modes_of_cases(rows: list[dict[str, str]]) -> list[dict[str, dict[str, dict[str, str]]]]:
     """mode -> contender -> row, of each case that we were timed in; operators by name, small graphs first."""
-    cases: dict[tuple, dict[int, dict[str, dict[str, dict[str, str]]]]] = {}
-    for (op, graph, D, K, mode, threads), found in by_case(rows).items():
+    cases: dict[tuple, dict[str, dict[str, dict[str, str]]]] = {}
+    # with the most threads last, which stays
+    for (op, graph, D, K, mode, _), found in sorted(by_case(rows).items(), key=lambda case: int(case[0][-1])):
         if found.get(OURS, {}).get("p50_ms"):
-            key = op, int(found[OURS]["N"]), graph, int(D), int(K)
-            cases.setdefault(key, {}).setdefault(int(threads), {})[mode] = found
-    return [cases[key][max(cases[key])] for key in sorted(cases)]
+            cases.setdefault((op, int(found[OURS]["N"]), graph, int(D), int(K)), {})[mode] = found
+    return [cases[key] for key in sorted(cases)]
 
 
 def _short_cells(modes: dict[str, dict[str, dict[str, str]]]) -> list[str]:

@@ -176,7 +176,11 @@ def checked_calls(
                 if problem.dropout or exact.checked is not None:
                     made = contender.make(problem.to(contender.dtype))
             except Exception as failure:  # a contender that fails shall not end the run of the others
-                wrong = f"{type(failure).__name__}: {' '.join(str(failure).split())[:300]}"
+                # torch has no error of its own for memory on the CPU
+                if isinstance(failure, MemoryError) or "DefaultCPUAllocator" in str(failure):
+                    reason = "needs more memory than there is"
+                else:
+                    wrong = f"{type(failure).__name__}: {' '.join(str(failure).split())[:300]}"
         if wrong:
             say(f"  {contender.label} is WRONG and not timed: {wrong}")
             found.left_out[contender.label] = f"wrong: {wrong}"

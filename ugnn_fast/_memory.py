@@ -5,6 +5,8 @@ from pathlib import Path
 
 import torch
 
+from ugnn_fast._native import native
+
 # below this nobody runs out of memory, and asking the system costs more than a small call
 SMALL = 64 << 20
 
@@ -46,6 +48,9 @@ def require(bytes_needed: int, device: torch.device, what: str, hint: str = "") 
     if bytes_needed < SMALL:
         return
     free = free_bytes(device)
+    if bytes_needed > free and native is not None:
+        native.pool_clear()
+        free = free_bytes(device)
     if bytes_needed > free:
         raise MemoryError(
             f"{what} needs {bytes_needed / 2**30:.2f} GiB, {free / 2**30:.2f} GiB are free on {device}{hint}"
@@ -53,5 +58,8 @@ def require(bytes_needed: int, device: torch.device, what: str, hint: str = "") 
 
 
 def fits_a_quarter(bytes_needed: int, device: torch.device) -> bool:
-    """Whether so much stays under a quarter of the free memory."""
-    return bytes_needed < SMALL or bytes_needed < free_bytes(device) // 4
+    """Whether so much stays under a quarter of the free memory, what the package keeps between calls included."""
+    if bytes_needed < SMALL:
+        return True
+    pool = native.pool_bytes() if native is not None and device.type == "cpu" else 0
+    return bytes_needed < (free_bytes(device) + pool) // 4

@@ -1,6 +1,7 @@
 #include "ugnn/pool.h"
 
 #include <cstdlib>
+#include <fstream>
 #include <mutex>
 #include <new>
 #include <vector>
@@ -21,10 +22,15 @@ size_t rounded(size_t bytes) {
   return (bytes + unit - 1) / unit * unit;
 }
 
-// At most an eighth of the machine's memory stays with us.
+// At most an eighth of the machine's memory, or of what a container allows, stays with us.
 size_t limit() {
 #if defined(__linux__)
-  static const size_t bytes = size_t(sysconf(_SC_PHYS_PAGES)) * size_t(sysconf(_SC_PAGESIZE)) / 8;
+  static const size_t bytes = [] {
+    const size_t machine = size_t(sysconf(_SC_PHYS_PAGES)) * size_t(sysconf(_SC_PAGESIZE));
+    size_t allowed = machine;
+    std::ifstream("/sys/fs/cgroup/memory.max") >> allowed;  // a word if there is no limit
+    return (allowed && allowed < machine ? allowed : machine) / 8;
+  }();
   return bytes;
 #else
   return size_t(1) << 30;

@@ -146,6 +146,16 @@ def test_slow_contender_is_left_out():
     assert not found.calls and found.all_right and "more than --limit" in said[0]
 
 
+def test_contender_without_memory_is_left_out():
+    def make(problem):
+        return {"fwd": lambda: torch.empty(2**60), "fwdbwd": lambda: torch.empty(2**60)}
+
+    said = []
+    problem = OP.make(run.graphs.load("toy"), 3, 2)
+    found = checked_calls(OP, problem, [Contender("greedy", make, "wants an exabyte")], said.append)
+    assert found.all_right and found.left_out == {"greedy": "needs more memory than there is"}
+
+
 def test_cases():
     own = cases_of(OP, Options())
     assert own == OP.default_cases()

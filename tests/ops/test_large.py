@@ -17,9 +17,10 @@ def graph():
     return uf.Graph.from_edge_index(torch.cat([tail, hub], 1), N, symmetrize=True)
 
 
-# rows of 4 and 8 floats have no room for c
+# rows of 4 floats have no room for c
 CALLS = {
     "ada_propagate": lambda g, x, c, **k: uf.ada_propagate(g, x, c, 2, **k),
+    "ada_propagate, checkpoint": lambda g, x, c, **k: uf.ada_propagate(g, x, c, 3, memory="checkpoint", **k),
     "propagate": lambda g, x, c, **k: uf.propagate(g, x, 2, agg=0.2, c=c, **k),
     "propagate with keep": lambda g, x, c, **k: uf.propagate(g, x, 2, agg=0.2, keep=0.5, c=c, **k),
     "solve": lambda g, x, c, **k: uf.solve(g, x, 8.0, c=c, **k),
@@ -51,6 +52,17 @@ def test_memory_of_a_large_result_is_used_again(graph, cpu):
     assert torch.equal(first, kept)
     del first
     assert uf.propagate(graph, x, 1).data_ptr() == address
+
+
+def test_changes_in_place(graph, cpu):
+    x = torch.randn(N, 4, requires_grad=True)
+    out = uf.neighbor_var(graph, x)
+    assert not out._is_view()
+    out.add_(1).sum().backward()
+    assert x.grad is not None
+    with torch.no_grad():
+        plain = uf.propagate(graph, x, 1)
+    plain.mul_(torch.ones(4, requires_grad=True)).sum().backward()
 
 
 @pytest.mark.parametrize("dtype", (torch.float32, torch.bfloat16))

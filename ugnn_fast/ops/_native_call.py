@@ -1,6 +1,8 @@
 """What the CPU bodies of the operators share: tensors to addresses and sizes."""
 
 import functools
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -15,7 +17,7 @@ native: Any = _module
 
 # below this many bytes the system's memory is as good as ours (kSmall in csrc/cpu/pool.cpp)
 _SMALL = 64 << 10
-# from here on malloc asks the system every time, and the pool has huge pages
+# from here on the pool has huge pages, and malloc soon asks the system every time
 _LARGE = 8 << 20
 DTYPES = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2}
 
@@ -65,26 +67,29 @@ def by_replica(c: Tensor) -> Tensor:
     return c.contiguous() if c.dim() == 1 else c.t().contiguous()
 
 
-def reused_empty(size: int, dtype: torch.dtype) -> Tensor:
-    """torch.empty(size) in memory that stays with the package between calls; see empty_cache."""
-    if size * dtype.itemsize < _SMALL:
-        return torch.empty(size, dtype=dtype)
-    return torch.from_numpy(native.take(size * dtype.itemsize)).view(dtype)
+def reused_empty(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """torch.empty(shape) in memory that stays with the package between calls; see empty_cache."""
+    size = math.prod(shape) * dtype.itemsize
+    if size < _SMALL:
+        return torch.empty(shape, dtype=dtype)
+    # in its shape before torch sees it: a view of torch could not be changed in place
+    memory = native.take(size).reshape(*shape[:-1], shape[-1] * dtype.itemsize)
+    return torch.from_numpy(memory).view(dtype)
 
 
-def result(empty: Tensor) -> Tensor:
-    """A contiguous tensor that nobody has written to yet, for a result; a large one anew, in memory as of reused_empty.
+def result(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """torch.empty(shape) for a result; a large one as of reused_empty.
 
-    The system hands out fresh pages for every large tensor, and to fill them with zeros takes longer than to write it.
+    Pages that the system hands out anew are filled with zeros first, which takes longer than to write the result.
     """
-    if empty.numel() * empty.element_size() < _LARGE:
-        return empty
-    return reused_empty(empty.numel(), empty.dtype).view(empty.shape)
+    if math.prod(shape) * dtype.itemsize < _LARGE:
+        return torch.empty(shape, dtype=dtype)
+    return reused_empty(shape, dtype)
 
 
 def result_as(tensor: Tensor, dtype: torch.dtype) -> Tensor:
     """tensor.to(dtype), in memory as of result."""
-    return tensor if tensor.dtype == dtype else result(torch.empty_like(tensor, dtype=dtype)).copy_(tensor)
+    return tensor if tensor.dtype == dtype else result(tensor.shape, dtype).copy_(tensor)
 
 
 def empty_cache() -> None:

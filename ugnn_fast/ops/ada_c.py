@@ -21,18 +21,21 @@ from ugnn_fast.ops.row_sum import row_sum
 STATS = ("var", "mean")
 
 
-def _fake(graph, x, weight, bias, s, stat, keep, backend):
+def _outputs(x, stat, keep):
+    """Shapes and types of c, var and mean: the statistic for the gradient of weight; the mean for that of x too."""
     acc = acc_dtype(x.dtype)
-    c = x.new_empty(x.shape[:-1], dtype=acc)
-    # the statistic for the gradient of weight; the mean is needed for that of x too
-    var = x.new_empty(x.shape if keep and stat == "var" else 0)
-    return c, var, x.new_empty(x.shape if keep else 0, dtype=acc)
+    var, mean = (x.shape if kept else (0,) for kept in (keep and stat == "var", keep))
+    return (x.shape[:-1], acc), (var, x.dtype), (mean, acc)
+
+
+def _fake(graph, x, weight, bias, s, stat, keep, backend):
+    return tuple(x.new_empty(shape, dtype=dtype) for shape, dtype in _outputs(x, stat, keep))
 
 
 def _body(graph, x, weight, bias, s, stat, keep, backend):
     x, weight = x.contiguous(), weight.contiguous()
     R, D = replicas_and_width(x)
-    c, var, mean = map(result, _fake(graph, x, weight, bias, s, stat, keep, backend))
+    c, var, mean = (result(shape, dtype) for shape, dtype in _outputs(x, stat, keep))
     if bias is not None:
         bias = bias.contiguous()
     native.neighbor_stat(

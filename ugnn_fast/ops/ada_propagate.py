@@ -55,7 +55,7 @@ def _body(graph, x, c, c_value, steps, memory, backend, check):
     x = x.contiguous()
     R, D = replicas_and_width(x)
     rows = None if c is None else by_replica(c)
-    h = result(torch.empty_like(x))
+    h = result(x.shape, x.dtype)
     b_size, table_size = kept_sizes(x, c, steps, memory, backend)
     dtype = acc_dtype(x.dtype)
     size = b_size + TABLES[memory] * table_size
@@ -63,7 +63,7 @@ def _body(graph, x, c, c_value, steps, memory, backend, check):
         less = {"save": '"recompute" keeps half of it', "recompute": '"checkpoint" keeps less'}
         hint = f"; memory={less[memory]}" if memory in less else ""
         _memory.require(size * dtype.itemsize, x.device, f'ada_propagate with memory="{memory}"', hint)
-    kept = reused_empty(size, dtype)
+    kept = reused_empty((size,), dtype)
     b, u, s = _addresses(kept, b_size, table_size, memory)
     bad = native.ada_propagate_forward(
         csr(graph), DTYPES[x.dtype], torch.get_num_threads(), R, D, steps,
@@ -89,7 +89,7 @@ def _backward_body(graph, grad_h, h, c, kept, steps, memory, backend, need_x, ne
     grad_h, h, kept, rows = grad_h.contiguous(), h.contiguous(), kept.contiguous(), by_replica(c)
     R, D = replicas_and_width(grad_h)
     # gradients are summed over the steps in the accumulation type
-    grad_x = result(torch.empty_like(grad_h, dtype=kept.dtype)) if need_x else None
+    grad_x = result(grad_h.shape, kept.dtype) if need_x else None
     grad_c = torch.empty_like(rows) if need_c else None
     b_size, tables = c.numel(), TABLES[memory]
     b, u, s = _addresses(kept, b_size, (kept.numel() - b_size) // tables if tables else 0, memory)

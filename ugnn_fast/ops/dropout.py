@@ -15,7 +15,7 @@ def _fake(no_graph, x, p, seeds, backend):
 
 def _body(no_graph, x, p, seeds, backend):
     x, seeds = x.contiguous(), seeds.contiguous()
-    out = result(x.new_empty(x.shape))
+    out = result(x.shape, x.dtype)
     R, F = replicas_and_width(x)
     native.dropout(
         DTYPES[x.dtype], torch.get_num_threads(), x.shape[0], R, F, x.data_ptr(), p, seeds.data_ptr(), out.data_ptr()
@@ -57,22 +57,27 @@ def _linear_fake(no_graph, x, weight, bias, relu, p, seeds, backend):
 
 def _linear_body(no_graph, x, weight, bias, relu, p, seeds, backend):
     x, weight, bias, seeds = _contiguous(x, weight, bias, seeds)
-    out = result(_linear_fake(no_graph, x, weight, bias, relu, p, seeds, backend))
+    out = result((*x.shape[:-1], weight.shape[-1]), x.dtype)
     _call(x, weight, bias, relu, p, seeds, None, out, None, None)
     return out
 
 
+def _gradients(x, weight, grad):
+    """Shapes and types of the gradients of x, weight and bias."""
+    return (x.shape, x.dtype), (weight.shape, weight.dtype), ((*x.shape[1:-1], weight.shape[-1]), grad.dtype)
+
+
 def _backward_fake(no_graph, x, weight, grad, relu, p, seeds, backend):
-    return x.new_empty(x.shape), weight.new_empty(weight.shape), grad.new_empty((*x.shape[1:-1], weight.shape[-1]))
+    return tuple(x.new_empty(shape, dtype=dtype) for shape, dtype in _gradients(x, weight, grad))
 
 
 def _backward_body(no_graph, x, weight, grad, relu, p, seeds, backend):
     x, weight, grad, seeds = _contiguous(x, weight, grad, seeds)
-    out = [result(t) for t in _backward_fake(no_graph, x, weight, grad, relu, p, seeds, backend)]
+    out = tuple(result(shape, dtype) for shape, dtype in _gradients(x, weight, grad))
     if x.shape[0] == 0:  # a gradient without rows has no address
         return tuple(t.zero_() for t in out)
     _call(x, weight, None, relu, p, seeds, grad, *out)
-    return tuple(out)
+    return out
 
 
 def plain_linear(x, weight, bias, relu, p, seeds, drop):

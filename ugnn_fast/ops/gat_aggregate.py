@@ -20,7 +20,7 @@ def _body(graph, x, att_src, att_dst, slope, dropout, seeds, backend):
     # contiguous copies must outlive the call
     x, att_src, att_dst = x.contiguous(), att_src.contiguous(), att_dst.contiguous()
     seeds = None if seeds is None else seeds.contiguous()
-    y, lse = map(result, _fake(graph, x, att_src, att_dst, slope, dropout, seeds, backend))
+    y, lse = result(x.shape, x.dtype), result(x.shape[:2], acc_dtype(x.dtype))
     native.gat_aggregate_forward(
         csr(graph), DTYPES[x.dtype], torch.get_num_threads(), x.shape[1], x.shape[2], x.data_ptr(),
         att_src.data_ptr(), att_dst.data_ptr(), slope, dropout, *_seeds(seeds), y.data_ptr(), lse.data_ptr(),
@@ -36,7 +36,7 @@ def _backward_body(graph, x, att_src, att_dst, lse, grad, slope, dropout, seeds,
     x, att_src, att_dst, lse = x.contiguous(), att_src.contiguous(), att_dst.contiguous(), lse.contiguous()
     grad = grad.to(x.dtype).contiguous()
     seeds = None if seeds is None else seeds.contiguous()
-    grads = grad_x, grad_src, grad_dst = tuple(result(torch.empty_like(t)) for t in (x, att_src, att_dst))
+    grads = grad_x, grad_src, grad_dst = tuple(result(t.shape, t.dtype) for t in (x, att_src, att_dst))
     native.gat_aggregate_backward(
         csr(graph), DTYPES[x.dtype], torch.get_num_threads(), x.shape[1], x.shape[2], x.data_ptr(),
         att_src.data_ptr(), att_dst.data_ptr(), lse.data_ptr(), slope, dropout, *_seeds(seeds), grad.data_ptr(),

@@ -14,7 +14,7 @@ def _fake(graph, x, keep_mean, backend):
 def _body(graph, x, keep_mean, backend):
     x = x.contiguous()
     R, D = replicas_and_width(x)
-    var, mean = map(result, _fake(graph, x, keep_mean, backend))
+    var, mean = result(x.shape, x.dtype), result(x.shape if keep_mean else (0,), acc_dtype(x.dtype))
     native.neighbor_stat(
         csr(graph), DTYPES[x.dtype], torch.get_num_threads(), R, D, x.data_ptr(),
         mean.data_ptr() if keep_mean else 0, var.data_ptr(), 0, 0, False, 0.0, 0,
@@ -29,7 +29,7 @@ def _backward_fake(graph, x, mean, grad, backend):
 def _backward_body(graph, x, mean, grad, backend):
     x, mean, grad = x.contiguous(), mean.contiguous(), grad.to(mean.dtype).contiguous()
     R, D = replicas_and_width(x)
-    grad_x = result(torch.empty_like(x))
+    grad_x = result(x.shape, x.dtype)
     native.neighbor_var_backward(
         csr(graph), DTYPES[x.dtype], torch.get_num_threads(), R, D, x.data_ptr(), mean.data_ptr(), grad.data_ptr(),
         grad_x.data_ptr(),

@@ -83,14 +83,14 @@ def _body(graph, *arguments):
     tables = a.steps + 1 if a.out == "all" else states_shape[0]
     what = 'with out="all"' if a.out == "all" else "with gradients"
     _memory.require(tables * x.numel() * x.element_size(), x.device, f"propagate of {a.steps} steps {what}")
-    states = result(x.new_empty(states_shape))
+    states = result(states_shape, x.dtype)
     last = total = all_steps = None
     if a.out == "all":
-        h = result(x.new_empty((a.steps + 1, *x.shape)))
+        h = result((a.steps + 1, *x.shape), x.dtype)
         h[0] = x
         all_steps = h[1:]
     else:
-        h = result(x.new_empty(x.shape, dtype=x.dtype if a.out == "last" else acc_dtype(x.dtype)))
+        h = result(x.shape, x.dtype if a.out == "last" else acc_dtype(x.dtype))
         last, total = (h, None) if a.out == "last" else (None, h)
         if a.keep_states:
             all_steps = states

@@ -73,7 +73,7 @@ def _iterate(
 ) -> tuple[Tensor, int, float, float]:
     """F, iterations, residual and, if that is not positive, <p, M p>; all as the kernel has them."""
     R, D = replicas_and_width(x)
-    f = result(torch.empty_like(x))
+    f = result(x.shape, x.dtype)
     diag, c = (None if t is None else by_replica(t) for t in matrix[:2])
     edge_value = None if matrix.edge_value is None else matrix.edge_value.contiguous()
     found = native.solve(

@@ -53,23 +53,29 @@ def layout(table, rows_first):
     return (first, second, second * D, D) if rows_first else (second, first, D, second * D)
 
 
+def _shape(features, weight):
+    return features[0].shape[0] - 1, *weight.shape[:-2], weight.shape[-1]
+
+
 def _fake(features, weight, bias, dropout, seeds, backend):
-    N = features[0].shape[0] - 1
-    return weight.new_empty((N, *weight.shape[:-2], weight.shape[-1]))
+    return weight.new_empty(_shape(features, weight))
 
 
 def _body(features, weight, bias, dropout, seeds, backend):
-    out = result(_fake(features, weight, bias, dropout, seeds, backend))
+    out = result(_shape(features, weight), weight.dtype)
     return _sum_rows(False, features[:3], weight, bias, dropout, seeds, out)
 
 
+def _weight_shape(features, grad):
+    return *grad.shape[1:-1], features[5].shape[0] - 1, grad.shape[-1]
+
+
 def _backward_fake(features, grad, dropout, seeds, backend):
-    F = features[5].shape[0] - 1
-    return grad.new_empty((*grad.shape[1:-1], F, grad.shape[-1]))
+    return grad.new_empty(_weight_shape(features, grad))
 
 
 def _backward_body(features, grad, dropout, seeds, backend):
-    out = result(_backward_fake(features, grad, dropout, seeds, backend))
+    out = result(_weight_shape(features, grad), grad.dtype)
     return _sum_rows(True, features[5:8], grad, None, dropout, seeds, out)
 
 
@@ -79,7 +85,7 @@ def _dense_fake(no_graph, rowptr, col, values, columns, dropout, seed, backend):
 
 def _dense_body(no_graph, rowptr, col, values, columns, dropout, seed, backend):
     rowptr, col, values, seed = rowptr.contiguous(), col.contiguous(), values.contiguous(), _contiguous(seed)
-    out = values.new_empty((rowptr.shape[0] - 1, columns))
+    out = result((rowptr.shape[0] - 1, columns), values.dtype)
     native.sparse_dense(
         _rows(rowptr, col, values, columns), DTYPES[values.dtype], torch.get_num_threads(), dropout, pointer(seed),
         out.data_ptr(),

@@ -80,7 +80,7 @@ int64_t ada_propagate_forward(const AdaPropagateForward& a, const SliceRange& ra
   Buffer<A> rho(N), own_b(keeps_b ? 0 : a.RC * N);
   A* b = keeps_b ? static_cast<A*>(a.b) : own_b.get();
   Buffer<Factors<A>> middle(N), final(N);  // scales of y and of x in all steps but the last, and in that
-  EntryC<A> entry_c(view, a.c && !c_in_row<T>(a.g, all_slices.max_width(), max_ld));
+  EntryC<A> entry_c(view, a.c && a.K > 1 && !c_in_row<T>(a.g, all_slices.max_width(), max_ld));
   // kForward finds b in its first step
   const bool b_in_step = a.c && !std::is_same_v<T, double> && !a.g.weight && a.K > 0 && range.first < range.end;
   // two tables in turn for what is not kept, before them the first one
@@ -258,7 +258,7 @@ void ada_propagate_backward(const AdaPropagateBackward& a, const SliceRange& ran
   const bool gather_s = user_grad_c && !a.s;
   const int64_t again_tables = a.u ? std::min(a.every, a.K) - 1 : 0;
   Buffer<Factors<A>> ones(gather_s ? N : 0), middle(again_tables ? N : 0);
-  EntryC<A> entry_c(view, !c_in_row<T>(a.g, all_slices.max_width(), max_ld));
+  EntryC<A> entry_c(view, a.K > 1 && !c_in_row<T>(a.g, all_slices.max_width(), max_ld));
   Buffer<T> work((gather_s ? 3 : 2) * N * max_ld), again_u(again_tables * N * max_ld);
   // in near form the gradient of x grows in a table and goes to its place at the end
   Buffer<A> near_grad_x(user_grad_x && view.order ? N * max_ld : 0);

@@ -70,7 +70,7 @@ void propagate_forward(const PropagateForward& a, const SliceRange& range) {
   Buffer<A> partial(kPieceRows * max_ld * HubPieces{view.g}.count());
   InView<A> c(view, static_cast<const A*>(a.c), a.RC);
   const bool in_rows = a.c && !general && c_in_row<T>(a.g, all_slices.max_width(), max_ld);
-  EntryC<A> entry_c(view, a.c && !in_rows);
+  EntryC<A> entry_c(view, a.c && a.K > 1 && !in_rows);
 
   Step<T> step;
   step.g = view.g;

@@ -153,14 +153,13 @@ class InView {
   Buffer<A> own_;
 };
 
-// c_j of every entry in the order of the entries, for kernels that find no c in the rows of their tables, where c
-// itself is beyond the caches: entries are read from first to last anyway, and c_j at random places costs half as much
-// as a row.
+// c_j of every entry in the order of the entries, for kernels that find no c in the rows of their tables and read it
+// more than once, where c itself is beyond the caches: entries are read from first to last anyway, and c_j at random
+// places costs half as much as a row.
 template <class A>
 class EntryC {
  public:
-  EntryC(const View& view, bool wanted)
-      : g_(view.g), own_(wanted && view.g.N * int64_t(sizeof(A)) > 2 * cache_bytes() ? view.g.E : 0) {}
+  EntryC(const View& view, bool wanted) : g_(view.g), own_(wanted && beyond_caches(view) ? view.g.E : 0) {}
   // for the entries of rows [begin, end)
   void fill(const A* c, int64_t begin, int64_t end) {
     if (!own_.get()) return;
@@ -174,6 +173,9 @@ class EntryC {
   A* get() const { return own_.get(); }
 
  private:
+  static bool beyond_caches(const View& view) {
+    return !view.order && view.g.N * int64_t(sizeof(A)) > 2 * cache_bytes();
+  }
   const Csr& g_;
   Buffer<A> own_;
 };

@@ -163,8 +163,8 @@ struct StepKernel {
     return value;
   }
 
-  // s is wanted in backward only: past the caches, unless everything stays near. Behind a slice of one column tables
-  // are not aligned.
+  // s is wanted in backward only: past the caches, unless everything stays near. Tables behind a slice of another width
+  // need not be aligned.
   template <int kWide>
   static UGNN_INLINE void put_sums(const Step<T>& a, T* to, vec_t<A, kWide> s) {
     if constexpr (!std::is_same_v<T, double> && kLanes >= 8 && kWide == kLanes) {

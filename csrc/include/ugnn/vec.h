@@ -132,8 +132,6 @@ UGNN_INLINE void stream(T* p, vec_t<acc_t<T>, kLanes> v) {
   if constexpr (std::is_same_v<T, float> && kBytes == 32) return _mm256_stream_ps(p, (__m256)v);
   if constexpr (std::is_same_v<T, bfloat16> && kBytes == 32)
     return _mm256_stream_si256(reinterpret_cast<__m256i*>(p), (__m256i)narrow<kLanes>(v));
-  if constexpr (std::is_same_v<T, bfloat16> && kBytes == 16)
-    return _mm_stream_si128(reinterpret_cast<__m128i*>(p), (__m128i)narrow<kLanes>(v));
 #endif
   store<kLanes>(p, v);
 }
