@@ -364,12 +364,16 @@ struct StepKernel {
     run_part<false>(a, part, begin, end);
   }
 
+  static UGNN_INLINE bool in_tables(const Step<T>& a) {
+    return a.x && a.width == kLd && a.ldx == kLd && a.ldo == kLd && !a.order;
+  }
+
   template <bool kCount>
   static UGNN_INLINE void run_part(const Step<T>& a, Part part, int64_t begin, int64_t end) {
     if constexpr (kTogether) {
       if (part == Part::kRows && a.ascending) {
         // the gradient of x is a table in near form
-        if (kE == Epilogue::kBackward || (a.x && a.width == kLd && a.ldx == kLd && a.ldo == kLd && !a.order)) {
+        if (kE == Epilogue::kBackward || in_tables(a)) {
           return run_together<true, kAside, kCount>(a, begin, end);
         }
         if constexpr (kE != Epilogue::kBackward) return run_together<false, 1, kCount>(a, begin, end);
@@ -430,6 +434,7 @@ struct StepKernel {
     const int64_t hub_len = hub_length(a.g.E);
     const HubPieces pieces{a.g};
     const Tails tails = tails_of<1>(a);
+    const bool tables = kE == Epilogue::kForward && in_tables(a);
     for (int64_t item = begin; item < end; ++item) {
       Sums sums;
       int64_t i = 0;
@@ -479,7 +484,11 @@ struct StepKernel {
           if constexpr (kCountsC) sums.c += load<kLanes>(partial + 2 * kLd);
         }
       }
-      finish_any<false>(a, i, sums, tails);
+      if (tables) {
+        finish_any<true>(a, i, sums, tails);
+      } else {
+        finish_any<false>(a, i, sums, tails);
+      }
     }
   }
 };
