@@ -1,7 +1,9 @@
 """The bound of a kernel: a bare gather with the same graph, rows, threads and passes, timed in the same run.
 
 It sums rows of neighbours and writes one row: no weights, no epilogue (gather.cpp). Rows are padded as those of the
-kernels. Where a graph has a near form the gather runs on that too; the faster order counts, with the best prefetch.
+kernels. Rows of a small graph are also taken by length, as our kernels take them; the faster order counts, with the
+best prefetch. On larger graphs our kernels may run in an order of communities: how fast a bare gather is there, a run
+on NAME@community says.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from torch import Tensor
 
 from bench.machine import compiled
 from bench.registry import Gather, Results, Work
+from ugnn_fast._graph_build import NEAR_NODES
 from ugnn_fast.ops._native_call import padded_width
 
 LABEL = "bare gather"
@@ -26,8 +29,6 @@ _DTYPES = {4: torch.float32, 2: torch.bfloat16}
 _PREFETCH = ((0, 0), *itertools.product((1, 2), (16, 32, 64)))
 _CHAINS = (1, 2)
 _LITTLE = 1 << 23  # neighbour values
-# graphs of more nodes have no near form
-_NEAR_NODES = 1 << 17
 
 
 @functools.cache
@@ -52,7 +53,7 @@ def orders(gather: Gather) -> list[tuple[Tensor, Tensor]]:
     """(rowptr, col) as given, and of a small square matrix with its rows in order of their length."""
     given = gather.rowptr, gather.col
     N = len(gather.rowptr) - 1
-    if gather.table_rows != N or N > _NEAR_NODES:
+    if gather.table_rows != N or N > NEAR_NODES:
         return [given]
     lengths = gather.rowptr.diff()
     order = lengths.argsort(stable=True)

@@ -122,20 +122,42 @@ int64_t check_built(const RowPtr& rowptr, const Columns& col) {
   return N;
 }
 
-py::tuple row_plan(const RowPtr& rowptr, const Columns& col, const py::object& weight, int threads) {
+// order, rowptr, col, weight or None
+py::tuple near_arrays(ugnn::NearForm form) {
+  py::object weight = py::none();
+  if (form.weight.data) weight = to_numpy(std::move(form.weight));
+  return py::make_tuple(to_numpy(std::move(form.order)), to_numpy(std::move(form.rowptr)),
+                        to_numpy(std::move(form.col)), weight);
+}
+
+// make(weights, N) for the arrays of a built graph
+template <class Make>
+auto of_built(const RowPtr& rowptr, const Columns& col, const py::object& weight, Make make) {
   const int64_t N = check_built(rowptr, col);
   Weights weights;
   if (!weight.is_none()) weights = py::cast<Weights>(weight);
   const float* values = weight.is_none() ? nullptr : weights.data();
-  ugnn::RowPlan plan;
-  {
-    py::gil_scoped_release release;
-    plan = ugnn::row_plan(rowptr.data(), col.data(), values, N, threads);
-  }
-  py::object near_weight = py::none();
-  if (plan.near_weight.data) near_weight = to_numpy(std::move(plan.near_weight));
-  return py::make_tuple(to_numpy(std::move(plan.hubs)), to_numpy(std::move(plan.order)),
-                        to_numpy(std::move(plan.near_rowptr)), to_numpy(std::move(plan.near_col)), near_weight);
+  py::gil_scoped_release release;
+  return make(values, N);
+}
+
+py::tuple row_plan(const RowPtr& rowptr, const Columns& col, const py::object& weight, int threads) {
+  ugnn::RowPlan plan = of_built(rowptr, col, weight, [&](const float* values, int64_t N) {
+    return ugnn::row_plan(rowptr.data(), col.data(), values, N, threads);
+  });
+  return py::make_tuple(to_numpy(std::move(plan.hubs))) + near_arrays(std::move(plan.near));
+}
+
+py::tuple near_by_community(const RowPtr& rowptr, const Columns& col, const py::object& weight, int threads) {
+  return near_arrays(of_built(rowptr, col, weight, [&](const float* values, int64_t N) {
+    return ugnn::near_by_community(rowptr.data(), col.data(), values, N, threads);
+  }));
+}
+
+py::array_t<int32_t> community_order(const RowPtr& rowptr, const Columns& col, int threads) {
+  return to_numpy(of_built(rowptr, col, py::none(), [&](const float*, int64_t N) {
+    return ugnn::community_order(rowptr.data(), col.data(), N, threads);
+  }));
 }
 
 py::array_t<int64_t> reverse(const RowPtr& rowptr, const Columns& col) {
@@ -172,6 +194,10 @@ void bind_graph(py::module_& m) {
         arg("symmetrize"), arg("threads"), "-> rowptr, col, weight or None, degree");
   m.def("row_plan", &row_plan, arg("rowptr"), arg("col"), arg("weight").none(true), arg("threads") = 1,
         "-> hubs, order, near_rowptr, near_col, near_weight or None");
+  m.def("near_by_community", &near_by_community, arg("rowptr"), arg("col"), arg("weight").none(true),
+        arg("threads") = 1, "-> order, near_rowptr, near_col, near_weight or None; empty where it brings nothing");
+  m.def("community_order", &community_order, arg("rowptr"), arg("col"), arg("threads") = 1,
+        "nodes that know each other side by side");
   m.def("reverse", &reverse, arg("rowptr"), arg("col"), "entry of (j, i) for each entry (i, j)");
   m.def("find_entries", &find_entries, arg("rowptr"), arg("col"), arg("pair_row"), arg("pair_col"), arg("threads") = 1,
         "entry of each pair, -1 where there is none");

@@ -68,14 +68,15 @@ def ada_propagate(
         _check_values(x, c, "c")
         return reference.ada_propagate(g, _reference_storage(x), c, steps)
     if isinstance(c, float):
-        return ops.ada_propagate(g.tensors(chosen), x, None, c, steps, "none", chosen, False)
+        return ops.ada_propagate(g.tensors(chosen, steps), x, None, c, steps, "none", chosen, False)
     if chosen != "cpu":
         _check_values(x, c, "c")
     if not (c.requires_grad and torch.is_grad_enabled()):
         memory = "none"
     elif memory == "auto":
         memory = _memory_mode(x, steps)
-    return ops.ada_propagate(g.tensors(chosen), x, c, 0.0, steps, memory, chosen, chosen == "cpu" and value_checks(x))
+    check = chosen == "cpu" and value_checks(x)
+    return ops.ada_propagate(g.tensors(chosen, steps), x, c, 0.0, steps, memory, chosen, check)
 
 
 def propagate(
@@ -154,8 +155,8 @@ def propagate(
     )  # fmt: skip
     reverse = _reverse(g) if edge_value is not None and torch.is_grad_enabled() else None
     return ops.propagate(
-        g.tensors(chosen), x, c, edge_value, reverse, False, left, right, *coefficients.values(), scales, gamma, norm,
-        steps, out, *bounds, keep_states, chosen,
+        g.tensors(chosen, steps), x, c, edge_value, reverse, False, left, right, *coefficients.values(), scales, gamma,
+        norm, steps, out, *bounds, keep_states, chosen,
     )  # fmt: skip
 
 

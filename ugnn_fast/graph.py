@@ -15,6 +15,8 @@ from ugnn_fast._row_plan import row_plan
 
 # both have the same functions with the same results
 _builder: Any = native if native is not None else _graph_build
+# steps after which a large graph is renumbered for the kernels: about as many as that takes the time of
+_MANY_STEPS = 32
 
 
 class GraphTensors(tuple):
@@ -35,9 +37,10 @@ class Graph:
     ``degree`` float32 [N], the sum of the weights of a row (its length without weights); ``num_nodes`` = N;
     ``num_edges`` = E; ``device``; ``self_loops``. Values [E] of a user follow the stored entries, see
     ``edge_index``, ``entry_of`` and ``reverse``. For the kernels: ``hubs`` int32 [H], the very long rows;
-    and the near form, the same matrix with its rows renumbered by their length, empty for more than 2^17 nodes:
-    ``order`` int32 [N] (near row p is row order[p]), ``near_rowptr``, ``near_col``, ``near_weight``. ``drop`` and
-    ``drop_seed``: see ``ugnn_fast.drop_edges``. ``perm``: see ``reorder``.
+    and the near form, the same matrix renumbered: ``order`` int32 [N] (near row p is row order[p]), ``near_rowptr``,
+    ``near_col``, ``near_weight``; by the length of rows, and for more than 2^16 nodes by community, once kernels on the
+    CPU have taken some steps on the graph, or empty where that would bring nothing. ``drop`` and ``drop_seed``: see
+    ``ugnn_fast.drop_edges``. ``perm``: see ``reorder``.
 
     Attributes cannot be set. A Graph is made by one of the ``from_...`` methods.
     """
@@ -46,7 +49,8 @@ class Graph:
     __slots__ = (
         *("rowptr", "col", "weight", "degree", "hubs", "order", "near_rowptr", "near_col", "near_weight"),
         *("self_loops", "_longest_row", "drop", "drop_seed", "perm"),
-        *("num_nodes", "num_edges", "device", "_edge_index", "_reverse", "_plan", "_tensors", "__weakref__"),
+        *("num_nodes", "num_edges", "device", "_edge_index", "_reverse", "_plan", "_tensors", "_steps_left"),
+        "__weakref__",
     )
 
     rowptr: torch.Tensor
@@ -70,6 +74,7 @@ class Graph:
     _reverse: torch.Tensor | None
     _plan: tuple[torch.Tensor, list[int]] | None
     _tensors: dict[bool, GraphTensors]
+    _steps_left: int
 
     def __init__(self, *args: object, **kwargs: object) -> None:
         raise TypeError("a Graph is made by Graph.from_edge_index, from_csr, from_scipy, from_networkx, ...")
@@ -217,7 +222,9 @@ class Graph:
         # kernels on a device need the plan, and making it waits for the device: not in the first call
         if plan is None and rowptr.device.type not in ("cpu", "meta"):
             plan = row_plan(rowptr)
-        values = (*tensors, self_loops, longest_row, drop, drop_seed, perm, *sizes, None, None, plan, {})
+        near = len(tensors[5]) > 0
+        steps_left = _MANY_STEPS if sizes[0] > _graph_build.NEAR_NODES and not near and not drop else 0
+        values = (*tensors, self_loops, longest_row, drop, drop_seed, perm, *sizes, None, None, plan, {}, steps_left)
         graph = object.__new__(cls)
         for name, value in zip(cls.__slots__, values, strict=False):
             object.__setattr__(graph, name, value)
@@ -229,10 +236,12 @@ class Graph:
             *(self.order, self.near_rowptr, self.near_col, self.near_weight),
         )
 
-    def tensors(self, backend: str = "cpu") -> tuple[Any, ...]:
-        """What every operator of ugnn_fast.ops takes as its graph."""
+    def tensors(self, backend: str = "cpu", steps: int = 0) -> tuple[Any, ...]:
+        """What every operator of ugnn_fast.ops takes as its graph; steps: how many, if they gain by a near form."""
         planned = backend != "cpu"
         compiling = torch.compiler.is_compiling()
+        if self._steps_left > 0 and not planned and not compiling:
+            self._count(steps)
         if not compiling and planned in self._tensors:
             return self._tensors[planned]
         if planned and self._plan is None:
@@ -245,6 +254,20 @@ class Graph:
             return tensors
         self._tensors[planned] = GraphTensors(tensors)
         return self._tensors[planned]
+
+    def _count(self, steps: int) -> None:
+        """After many steps on a large graph, makes its near form by community, if that is worth its memory."""
+        if steps * self.num_edges < _graph_build.NEAR_WORK * self.num_nodes:
+            return  # kernels would not use it
+        object.__setattr__(self, "_steps_left", max(self._steps_left - steps, 0))
+        needed = self.num_edges * (4 if self.weight is None else 8) + self.num_nodes * 64
+        if self._steps_left or not _memory.fits_a_quarter(needed, self.device):
+            return
+        weight = None if self.weight is None else self.weight.numpy()
+        near = _builder.near_by_community(self.rowptr.numpy(), self.col.numpy(), weight, torch.get_num_threads())
+        for name, array in zip(("order", "near_rowptr", "near_col", "near_weight"), near, strict=True):
+            object.__setattr__(self, name, None if array is None else torch.from_numpy(array))
+        self._tensors.pop(False, None)
 
     def _dropping(self, degree: torch.Tensor, drop: float, seed: int) -> Graph:
         """The view that ugnn_fast.drop_edges returns, with the degrees that are left."""
@@ -292,8 +315,8 @@ class Graph:
     def reorder(self, method: str) -> Graph:
         """The same graph with its nodes in another order, in which rows that are read together are near each other.
 
-        method: "degree", longest rows first; "rcm", reverse Cuthill-McKee; "community", groups of nodes that know each
-        other side by side (the last two need scipy). Node p of the new graph is node perm[p] of the one that was built;
+        method: "degree", longest rows first; "rcm", reverse Cuthill-McKee (needs scipy); "community", groups of nodes
+        that know each other side by side. Node p of the new graph is node perm[p] of the one that was built;
         `permute` brings values of its nodes into the new order and `unpermute` brings results back. Nothing else is
         permuted: values [E] are looked up by `entry_of`, labels and lists of nodes are the caller's.
         """
@@ -301,7 +324,7 @@ class Graph:
             raise ValueError(f"method must be one of {', '.join(_reorder.METHODS)}, got {method!r}")
         if self.drop:
             raise ValueError("a view with dropped edges has no order of its own: reorder the graph, then drop edges")
-        order = _reorder.permutation(self.rowptr.cpu().numpy(), self.col.cpu().numpy(), method)
+        order = _reorder.permutation(self.rowptr.cpu().numpy(), self.col.cpu().numpy(), method, _builder)
         place = np.empty_like(order)
         place[order] = np.arange(len(order))
         row, col = place[self.edge_index.cpu().numpy()]

@@ -300,24 +300,33 @@ RowPlan row_plan(const int64_t* rowptr, const int32_t* col, const float* weight,
   std::vector<int64_t> start(N + 2);
   for (int64_t i = 0; i < N; ++i) ++start[length(i) + 1];
   for (int64_t n = 0; n <= N; ++n) start[n + 1] += start[n];
-  plan.order = Buffer<int32_t>(N);
-  std::vector<int32_t> place(N);
-  for (int64_t i = 0; i < N; ++i) {
-    place[i] = static_cast<int32_t>(start[length(i)]++);
-    plan.order[place[i]] = static_cast<int32_t>(i);
+  Buffer<int32_t> order(N);
+  for (int64_t i = 0; i < N; ++i) order[start[length(i)]++] = static_cast<int32_t>(i);
+  plan.near = renumbered(rowptr, col, weight, N, std::move(order), threads);
+  return plan;
+}
+
+NearForm renumbered(const int64_t* rowptr, const int32_t* col, const float* weight, int64_t N, Buffer<int32_t> order,
+                    int threads) {
+  NearForm form;
+  form.order = std::move(order);
+  Buffer<int32_t> place(N);
+  form.rowptr = Buffer<int64_t>(N + 1);
+  form.rowptr[0] = 0;
+  for (int64_t p = 0; p < N; ++p) {
+    const int64_t i = form.order[p];
+    place[i] = static_cast<int32_t>(p);
+    form.rowptr[p + 1] = form.rowptr[p] + rowptr[i + 1] - rowptr[i];
   }
-  plan.near_rowptr = Buffer<int64_t>(N + 1);
-  plan.near_rowptr[0] = 0;
-  for (int64_t p = 0; p < N; ++p) plan.near_rowptr[p + 1] = plan.near_rowptr[p] + length(plan.order[p]);
-  plan.near_col = Buffer<int32_t>(rowptr[N]);
-  if (weight) plan.near_weight = Buffer<float>(rowptr[N]);
+  form.col = Buffer<int32_t>(rowptr[N]);
+  if (weight) form.weight = Buffer<float>(rowptr[N]);
 #pragma omp parallel for num_threads(std::max(threads, 1)) schedule(dynamic, kRowChunk)
   for (int64_t p = 0; p < N; ++p) {
-    const int64_t from = rowptr[plan.order[p]], to = plan.near_rowptr[p], count = plan.near_rowptr[p + 1] - to;
-    for (int64_t k = 0; k < count; ++k) plan.near_col[to + k] = place[col[from + k]];
-    if (weight) std::copy(weight + from, weight + from + count, plan.near_weight.data.get() + to);
+    const int64_t from = rowptr[form.order[p]], to = form.rowptr[p], count = form.rowptr[p + 1] - to;
+    for (int64_t k = 0; k < count; ++k) form.col[to + k] = place[col[from + k]];
+    if (weight) std::copy(weight + from, weight + from + count, form.weight.data.get() + to);
   }
-  return plan;
+  return form;
 }
 
 Buffer<int64_t> reverse_entries(const int64_t* rowptr, const int32_t* col, int64_t N) {

@@ -9,12 +9,17 @@ pytestmark = pytest.mark.plain_memory
 N = 1_100_000  # floats of more than twice 2 MB
 
 
-@pytest.fixture(scope="module")
-def graph():
+def make_graph(weighted=False):
     torch.manual_seed(0)
     tail = torch.randint(0, N, (2, N))
     hub = torch.stack([torch.randint(0, N, (50_000,)), torch.full((50_000,), 7)])
-    return uf.Graph.from_edge_index(torch.cat([tail, hub], 1), N, symmetrize=True)
+    weight = torch.rand(N + 50_000) + 0.5 if weighted else None
+    return uf.Graph.from_edge_index(torch.cat([tail, hub], 1), N, weight, symmetrize=True)
+
+
+@pytest.fixture(scope="module")
+def graph():
+    return make_graph()
 
 
 # rows of 4 floats have no room for c
@@ -27,19 +32,37 @@ CALLS = {
 }
 
 
-@pytest.mark.parametrize("call", CALLS)
-@pytest.mark.parametrize("replicas", (None, 2))
-def test_c_beyond_the_caches(call, replicas, graph, cpu):
+def assert_as_reference(graph, call, x, c):
     torch.manual_seed(1)
-    shape = (N,) if replicas is None else (N, replicas)
-    x, c, grad = torch.randn(*shape, 4), torch.rand(shape), torch.randn(*shape, 4)
+    grad = torch.randn(x.shape).to(x.dtype)
     results = []
     for backend in ("cpu", "reference"):
         leaves = x.clone().requires_grad_(), c.clone().requires_grad_()
         out = CALLS[call](graph, *leaves, backend=backend)
         results.append((out.detach(), *torch.autograd.grad(out, leaves, grad)))
+    tolerance = {torch.float32: 2e-4, torch.float64: 1e-10, torch.bfloat16: 3e-2}[x.dtype]
     for ours, expected in zip(*results, strict=True):
-        torch.testing.assert_close(ours, expected, rtol=2e-4, atol=2e-4)
+        torch.testing.assert_close(ours, expected, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("replicas", (None, 2))
+def test_c_beyond_the_caches(call, replicas, graph, cpu):
+    torch.manual_seed(2)
+    shape = (N,) if replicas is None else (N, replicas)
+    assert_as_reference(graph, call, torch.randn(*shape, 4), torch.rand(shape))
+
+
+def test_one_c_for_several_slices(graph, cpu):
+    torch.manual_seed(2)
+    assert_as_reference(graph, "ada_propagate", torch.randn(N, 2, 4), torch.rand(N))
+
+
+@pytest.mark.parametrize("dtype", (torch.bfloat16, torch.float32, torch.float64))
+def test_weights_and_types(dtype, cpu):
+    torch.manual_seed(2)
+    c = torch.rand(N, dtype=torch.float64 if dtype == torch.float64 else torch.float32)
+    assert_as_reference(make_graph(weighted=True), "ada_propagate", torch.randn(N, 4).to(dtype), c)
 
 
 def test_memory_of_a_large_result_is_used_again(graph, cpu):

@@ -72,7 +72,7 @@ int64_t ada_propagate_forward(const AdaPropagateForward& a, const SliceRange& ra
   int64_t bad_c = -1, first_r, end_r;
   replicas_of(all_slices, range, a.RC, first_r, end_r);
   const T* x = static_cast<const T*>(a.x);
-  const View view(a.g, N * max_ld * int64_t(sizeof(T)), true);
+  const View view(a.g, N * max_ld * int64_t(sizeof(T)), true, a.K);
 
   InView<A> c(view, static_cast<const A*>(a.c), a.RC);
   // of several ranges with one c, the first one writes b
@@ -90,7 +90,7 @@ int64_t ada_propagate_forward(const AdaPropagateForward& a, const SliceRange& ra
   Step<T> step;
   step.g = view.g;
   step.prefetch = view.prefetch;
-  step.ascending = view.order;
+  step.ascending = view.ascending;
   step.partial = partial.get();
   step.entry_c = entry_c.get();
   RowSplit split;
@@ -131,7 +131,7 @@ int64_t ada_propagate_forward(const AdaPropagateForward& a, const SliceRange& ra
       const int64_t table_size = N * slice.ld, replica = a.RC > 1 ? slice.r * N : 0;
       const StepRun<T> run = forward_kernel<T>(a.g, a.c, slice.width, slice.ld);
       if (a.c) step.c = c.get() + replica;
-      const bool new_c = number == range.first || (a.RC > 1 && all_slices.starts_replica(number));
+      const bool new_c = all_slices.starts_values(number, range.first, a.RC);
       if (a.c && new_c) entry_c.fill(step.c, split);
       T* first = u ? u : work.get();
       T* turns = work.get() + (u ? 0 : table_size);
@@ -140,7 +140,7 @@ int64_t ada_propagate_forward(const AdaPropagateForward& a, const SliceRange& ra
       };
       auto scaled = [&](int64_t p) { return rho.get()[p]; };
       const A* in_row = a.c && c_in_row<T>(a.g, slice.width, slice.ld) ? step.c : nullptr;
-      fill_table(first, slice, x, ldx, view.order, scaled, in_row, begin, end);
+      fill_table(first, slice, x, ldx, view.order, view.apart, scaled, in_row, begin, end);
       auto set_factors = [&] {
         for (int64_t p = begin; p < end; ++p) {
           const A rho_p = rho.get()[p], b_p = b[replica + p], agg = a.c ? b_p : A(2 * a.c_value) * b_p;
@@ -199,6 +199,7 @@ struct LastTerms {
   using A = acc_t<T>;
   Slice slice;
   const int32_t* order;  // of the view
+  bool apart;
   int64_t ldx, ldg;
   const T* grad_h;  // of the user, as h
   const T* h;
@@ -217,6 +218,10 @@ __attribute__((noinline)) void add_last_terms(const LastTerms<T> a, int64_t begi
   using A = acc_t<T>;
   using V = vec_t<A, kBlock>;
   for (int64_t p = begin; p < end; ++p) {
+    if (a.apart) {
+      fetch_row<false>(a.grad_h + a.slice.first, a.ldx, a.slice.width, a.order, p, end);
+      if (a.grad_b) fetch_row<false>(a.h + a.slice.first, a.ldx, a.slice.width, a.order, p, end);
+    }
     const int64_t at = (a.order ? a.order[p] : p) * a.ldx + a.slice.first;
     const A b = a.b[p], to_v = a.factors[p].first * b;
     a.factors[p].second = b;
@@ -247,7 +252,7 @@ void ada_propagate_backward(const AdaPropagateBackward& a, const SliceRange& ran
   const T* grad_h = static_cast<const T*>(a.grad_h);
   A* user_grad_x = static_cast<A*>(a.grad_x);
   A* user_grad_c = static_cast<A*>(a.grad_c);
-  const View view(a.g, N * max_ld * int64_t(sizeof(T)), true);
+  const View view(a.g, N * max_ld * int64_t(sizeof(T)), true, a.K);
 
   InView<A> c(view, static_cast<const A*>(a.c), a.RC);
   const A* b = static_cast<const A*>(a.b);
@@ -267,7 +272,7 @@ void ada_propagate_backward(const AdaPropagateBackward& a, const SliceRange& ran
   Step<T> step;
   step.g = view.g;
   step.prefetch = view.prefetch;
-  step.ascending = view.order;
+  step.ascending = view.ascending;
   step.partial = partial.get();
   step.entry_c = entry_c.get();
   RowSplit split;
@@ -301,7 +306,7 @@ void ada_propagate_backward(const AdaPropagateBackward& a, const SliceRange& ran
       step.columns = slice.width;
       step.width = view.order ? slice.ld : slice.width;
       step.c = c.get() + replica;
-      if (number == range.first || (a.RC > 1 && all_slices.starts_replica(number))) entry_c.fill(step.c, split);
+      if (all_slices.starts_values(number, range.first, a.RC)) entry_c.fill(step.c, split);
       step.grad_c = grad_c ? grad_c + replica : nullptr;
       step.grad_b = grad_c ? grad_b.get() + replica : nullptr;
       A* grad_x = !user_grad_x ? nullptr : view.order ? near_grad_x.get() : user_grad_x + slice.first;
@@ -312,6 +317,7 @@ void ada_propagate_backward(const AdaPropagateBackward& a, const SliceRange& ran
       LastTerms<T> last;
       last.slice = slice;
       last.order = view.order;
+      last.apart = view.apart;
       last.ldx = ldx;
       last.ldg = step.ldg;
       last.grad_h = grad_h;
@@ -372,6 +378,7 @@ void ada_propagate_backward(const AdaPropagateBackward& a, const SliceRange& ran
       if (s) s += a.K * table_size;
       if (grad_x && view.order) {
         for (int64_t p = begin; p < end; ++p) {
+          if (view.apart) fetch_row<true>(user_grad_x + slice.first, ldx, slice.width, view.order, p, end);
           A* to = user_grad_x + view.order[p] * ldx + slice.first;
           for_columns(slice, [&](int d, const Tail<kBlock>& columns, const Tail<kBlock>&) {
             store_first<kBlock>(to + d, load_first<kBlock>(grad_x + p * slice.ld + d, columns), columns);

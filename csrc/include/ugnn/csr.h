@@ -12,7 +12,8 @@ struct Csr {
   const float* weight;    // [E], or null: all 1
   const float* degree;    // [N]
   const int32_t* hubs;    // [H]: rows that are split into pieces, ascending
-  // The same matrix once more, rows and columns renumbered so that row lengths ascend; null for large graphs.
+  // The same matrix once more, rows and columns renumbered: up to kNearNodes nodes so that row lengths ascend, beyond
+  // by community, or null where that brings nothing.
   const int32_t* order;        // [N]: near row p is row order[p]
   const int64_t* near_rowptr;  // [N + 1]
   const int32_t* near_col;     // [E], entries of a row in the order of its columns above
@@ -25,8 +26,10 @@ struct Csr {
   uint32_t keep_from;  // 0: all are kept
 };
 
-// Graphs of more nodes have no near form: their tables leave the caches near a core whatever their width.
-constexpr int64_t kNearNodes = 1 << 17;
+// Tables of graphs with more nodes leave the caches near a core whatever their width.
+constexpr int64_t kNearNodes = 1 << 16;
+// Larger graphs are taken in near form for at least so many entries a row, in all steps of a call.
+constexpr int64_t kNearWork = 48;
 constexpr int64_t kPiece = 4096;        // entries of a hub row that are summed as one piece
 constexpr int64_t kBlockEntries = 256;  // entries of a row that are added up in one go
 

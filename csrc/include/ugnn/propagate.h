@@ -58,8 +58,8 @@ void propagate_forward(const PropagateForward& a, const SliceRange& range) {
     left = {scale.get(), 1};
     if (a.norm == Norm::kSym) right = left;
   }
-  // values per edge are in the user's order
-  const View view(a.g, N * max_ld * int64_t(sizeof(T)), !a.edge);
+  // values per edge are in the user's order, and so is all that a general step reads beside its table
+  const View view(a.g, N * max_ld * int64_t(sizeof(T)), !a.edge, general ? 0 : a.K);
   // x itself is the first table when nothing has to be scaled, padded or put in another order
   const bool x_is_table = !right.values && a.R == 1 && slices == 1 && max_ld == a.D && !view.order;
   // [first table], two tables in turn, H of the last one or two steps
@@ -75,7 +75,7 @@ void propagate_forward(const PropagateForward& a, const SliceRange& range) {
   Step<T> step;
   step.g = view.g;
   step.prefetch = view.prefetch;
-  step.ascending = view.order;
+  step.ascending = view.ascending;
   step.partial = partial.get();
   step.entry_c = entry_c.get();
   step.factors = factors.get();
@@ -102,7 +102,7 @@ void propagate_forward(const PropagateForward& a, const SliceRange& range) {
       const Slice slice = all_slices.at(number);
       const int64_t table_size = N * slice.ld, slab = N * ldx;
       if (a.c) step.c = c.get() + (a.RC > 1 ? slice.r * N : 0);
-      if (number == range.first || (a.RC > 1 && all_slices.starts_replica(number))) entry_c.fill(step.c, split);
+      if (all_slices.starts_values(number, range.first, a.RC)) entry_c.fill(step.c, split);
       const StepRun<T> run = propagate_kernel<T>(a, general, slice);
       T* tables = work.get() + table_size;
       T* own = work.get() + 3 * table_size;
@@ -110,7 +110,7 @@ void propagate_forward(const PropagateForward& a, const SliceRange& range) {
       const bool in_row = a.c && !general && c_in_row<T>(a.g, slice.width, slice.ld);
       if (!x_is_table) {
         auto scaled = [&](int64_t p) { return right.at(view.user_row(p)); };
-        fill_table(work.get(), slice, x, ldx, view.order, scaled, in_row ? step.c : nullptr, begin, end);
+        fill_table(work.get(), slice, x, ldx, view.order, view.apart, scaled, in_row ? step.c : nullptr, begin, end);
       }
       A* total = a.total ? static_cast<A*>(a.total) + slice.first : nullptr;
       if (total) {

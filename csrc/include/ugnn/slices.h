@@ -34,7 +34,10 @@ struct Slices {
   int max_width() const { return int(D < kMaxWidth<T> ? D : kMaxWidth<T>); }
   int max_ld() const { return ld(max_width()); }
 
-  bool starts_replica(int64_t number) const { return number % per_replica() == 0; }
+  // whether the values per node of a slice, of RC arrays, are not those of the slice before, of slices from `first` on
+  bool starts_values(int64_t number, int64_t first, int64_t RC) const {
+    return number == first || (RC > 1 && number % per_replica() == 0);
+  }
 
   Slice at(int64_t number) const {
     const int64_t r = number / per_replica(), begin = number % per_replica() * kMaxWidth<T>;
@@ -107,25 +110,33 @@ inline int64_t cache_bytes() {
   return 1 << 20;
 }
 
-// How a call sees its graph: as it is, or in near form while a table is about as large as the second-level cache. Rows
-// of one length after the other keep the branch predictor right, and narrow rows run four at a time. Beyond the caches
-// the order of the user, which is seldom without locality, wins, with neighbour rows fetched ahead
-// (docs/performance.md). Tables and values per node are in the order of the view.
+// How a call sees its graph: as it is, or in near form. By length, while a table is about as large as the second-level
+// cache: rows of one length after the other keep the branch predictor right, and narrow rows run four at a time. By
+// community, in several steps on larger graphs: more of a row's neighbours are found in a cache. Beyond the caches
+// neighbour rows are fetched ahead (docs/performance.md). Tables and values per node are in the order of the view.
 struct View {
   Csr g;
   const int32_t* order = nullptr;  // row p of the view is row order[p] of the user; null: row p
+  bool ascending = false;          // rows are sorted by length
+  bool apart = false;              // rows of the user lie at random places beyond the caches
   int prefetch;
   Buffer<int32_t> hubs;
 
-  View(const Csr& user, int64_t table_bytes, bool may_be_near)
+  // steps: of one call, with all that they read in the order of the view; they have to make up for two changes of order
+  View(const Csr& user, int64_t table_bytes, bool by_length, int64_t steps)
       : g(user), prefetch(table_bytes <= 2 * cache_bytes() ? 0 : 32), hubs(user.H) {
-    if (prefetch || !may_be_near || !user.order) return;
+    const bool small = user.N <= kNearNodes;
+    if (!user.order || !(small ? by_length && !prefetch : steps * user.E >= kNearWork * user.N)) return;
     order = user.order;
+    ascending = small;
+    apart = !small;
     g.rowptr = user.near_rowptr;
     g.col = user.near_col;
     g.weight = user.near_weight;
     g.hubs = hubs.get();
-    for (int64_t h = 0; h < g.H; ++h) hubs.get()[h] = int32_t(g.N - g.H + h);  // the longest rows are the last
+    for (int64_t p = 0, h = 0; h < g.H; ++p) {
+      if (g.rowptr[p + 1] - g.rowptr[p] > hub_length(g.E)) hubs.get()[h++] = int32_t(p);
+    }
   }
   UGNN_INLINE int64_t user_row(int64_t p) const { return order ? order[p] : p; }
 };
@@ -256,9 +267,10 @@ UGNN_INLINE void for_columns(const Slice& slice, Body body) {
 // table_p = scale(p) x_p for the columns of a slice, and behind them c_p, or zeros without c; x_p is row
 // order[p] of x
 template <class T, class Scale>
-void fill_table(T* table, const Slice& slice, const T* x, int64_t ldx, const int32_t* order, Scale scale,
+void fill_table(T* table, const Slice& slice, const T* x, int64_t ldx, const int32_t* order, bool apart, Scale scale,
                 const acc_t<T>* c, int64_t begin, int64_t end) {
   for (int64_t p = begin; p < end; ++p) {
+    if (apart) fetch_row<false>(x + slice.first, ldx, slice.width, order, p, end);
     const T* from = x + (order ? order[p] : p) * ldx + slice.first;
     T* to = table + p * slice.ld;
     const acc_t<T> factor = scale(p);

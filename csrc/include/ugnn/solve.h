@@ -38,7 +38,8 @@ struct SolveWork {
   Buffer<A> partial;
 
   SolveWork(const Solve& a, int max_width, int max_ld)
-      : view(a.g, a.g.N * max_ld * int64_t(sizeof(A)), !a.edge),
+      // in another order of rows the products would have other bits
+      : view(a.g, a.g.N * max_ld * int64_t(sizeof(A)), !a.edge, 0),
         rows((a.g.N + kVectorLanes<A> - 1) / kVectorLanes<A> * kVectorLanes<A>),
         block_rows(view.order ? 512 : 256),
         blocks((a.g.N + block_rows - 1) / block_rows),
@@ -365,7 +366,7 @@ void solve(Solve& a) {
   Step<A> step;
   step.g = work.view.g;
   step.prefetch = work.view.prefetch;
-  step.ascending = work.view.order;
+  step.ascending = work.view.ascending;
   step.edge = static_cast<const A*>(a.edge);
   RowSplit split;
   // where rows are sorted by length, a thread shall have as many as the others in the passes over rows too
@@ -383,7 +384,7 @@ void solve(Solve& a) {
     split.wait();
     bool definite = true;
     for (int64_t number = 0; number < slices.count() && definite; ++number) {
-      if (number == 0 || (a.RC > 1 && slices.starts_replica(number))) {
+      if (slices.starts_values(number, 0, a.RC)) {
         work.entry_c.fill(work.c.get() + number / slices.per_replica() * (a.RC > 1 ? a.g.N : 0), split);
       }
       SolveSlice<A> slice(a, work, slices.at(number), step, split);

@@ -37,6 +37,15 @@ struct Factors {
   A first, second;
 };
 
+// Fetches row order[p + kRowsAhead], where rows are taken at random places; kWrite: to be written.
+template <bool kWrite, class T>
+UGNN_INLINE void fetch_row(const T* first, int64_t ld, int64_t width, const int32_t* order, int64_t p, int64_t end) {
+  constexpr int64_t kRowsAhead = 8;
+  if (p + kRowsAhead >= end) return;
+  const char* row = reinterpret_cast<const char*>(first + order[p + kRowsAhead] * ld);
+  for (int64_t byte = 0; byte < width * int64_t(sizeof(T)); byte += 64) __builtin_prefetch(row + byte, kWrite, 3);
+}
+
 // Tables are [N, ld]; behind the columns of a row lie zeros, or for kNodeInRow anything and c_i at the end. Other rows
 // are at p + i * ld_p.
 template <class T>

@@ -217,9 +217,14 @@ struct StepKernel {
       }
     }
     const int64_t row = !kTable && a.order ? a.order[i] : i;
+    if (!kTable && a.order && a.prefetch) {
+      if (a.x) fetch_row<false>(a.x, a.ldx, kLd, a.order, i, a.g.N);
+      if (a.out) fetch_row<true>(a.out, a.ldo, kLd, a.order, i, a.g.N);
+    }
     UGNN_UNROLL
     for (int v = 0; v < kVecs; ++v) {
       Rows<kRows> z = first * y_of(sums, c_i, v);
+      keep(z);  // rounded before x is added, in all forms: else the compiler chooses which of two products is fused
       if constexpr (kTable) {
         z += second * load<kWide>(a.x + i * kLd + v * kLanes);
       } else if (a.x) {
@@ -276,12 +281,14 @@ struct StepKernel {
         // what lies behind the columns in one factor of a product is zero in the other
         const Rows<kRows> u = load_row<kRows>(a.u + i * kLd, v, tails.columns);
         const Rows<kRows> s = sizeof(T) == 2 ? load_row<kRows>(a.s + i * kLd, v, tails.columns) : load<kWide>(a.s + at);
-        dots.c += load_row<kRows>(a.table + i * kLd, v, tails.columns) * s + u * sums.s[v];
+        dots.c += load_row<kRows>(a.table + i * kLd, v, tails.columns) * s;
+        dots.c += u * sums.s[v];
         dots.b += next * u;
       }
       if (a.grad_x) {
         A* grad = a.grad_x + i * (kTable ? kLd : a.ldg);
         Rows<kRows> sum = to_x * y;
+        keep(sum);
         if (a.both) sum += from_v * load_row<kRows>(a.table + i * kLd, v, tails.columns);
         if constexpr (kTable) {
           store<kWide>(grad + v * kLanes, load<kWide>(grad + v * kLanes) + sum);
