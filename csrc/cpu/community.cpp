@@ -13,7 +13,7 @@ namespace ugnn {
 namespace {
 
 constexpr int kRounds = 8;
-constexpr int kMaxThreads = 16;      // each counts the labels of all nodes
+constexpr int kMaxThreads = 16;       // each counts the labels of all nodes
 constexpr int64_t kWindow = 1 << 14;  // entries after which a row has left the caches near a core
 
 // [N], from node 0, then from the first one that was not met
