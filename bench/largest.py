@@ -21,7 +21,7 @@ import torch
 import ugnn_fast as uf
 from bench.machine import RESULTS, ROOT, Progress, machine, now
 from bench.report import append
-from bench.timing import fix_threads
+from bench.timing import fix_threads, high_water
 from ugnn_fast.datasets import Dataset
 from ugnn_fast.experiments import Run, Settings, Trainer
 
@@ -70,8 +70,7 @@ def train(N: int) -> dict[str, float]:
     built = time.perf_counter()
     trainer = Trainer(data, "ada-ugnn", SETTINGS, [Run()])
     seconds = [trainer.step().seconds for _ in range(SETTINGS.epochs)]
-    peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return {"entries": data.graph.num_edges, "build_s": built - start, "epoch_s": seconds[-1], "peak": peak}
+    return {"entries": data.graph.num_edges, "build_s": built - start, "epoch_s": seconds[-1], "peak": high_water()}
 
 
 def attempt(N: int, gib: float, threads: int) -> dict[str, object]:

@@ -208,14 +208,15 @@ def peak_extra_bytes(call: Call) -> int:
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
     Path("/proc/self/clear_refs").write_text("5")
-    before = _high_water()
+    before = high_water()
     kept = call()
-    after = _high_water()
+    after = high_water()
     del kept
     return after - before
 
 
-def _high_water() -> int:
+def high_water() -> int:
+    """The most resident memory that this process ever had; unlike ru_maxrss nothing of the one that started it."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) * 1024

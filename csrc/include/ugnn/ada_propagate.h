@@ -265,8 +265,10 @@ void ada_propagate_backward(const AdaPropagateBackward& a, const SliceRange& ran
   Buffer<Factors<A>> ones(gather_s ? N : 0), middle(again_tables ? N : 0);
   EntryC<A> entry_c(view, a.K > 1 && !c_in_row<T>(a.g, all_slices.max_width(), max_ld));
   Buffer<T> work((gather_s ? 3 : 2) * N * max_ld), again_u(again_tables * N * max_ld);
-  // in near form the gradient of x grows in a table and goes to its place at the end
-  Buffer<A> near_grad_x(user_grad_x && view.order ? N * max_ld : 0);
+  // in near form the gradient of x grows in a table and goes to its place at the end; on a large graph in the memory of
+  // the result, if its rows are those of a table
+  const bool in_result = view.apart && all_slices.count() == 1 && max_ld == ldx;
+  Buffer<A> near_grad_x(user_grad_x && view.order && !in_result ? N * max_ld : 0);
   Buffer<A> partial(kPieceRows * max_ld * HubPieces{view.g}.count());
 
   Step<T> step;
@@ -309,7 +311,7 @@ void ada_propagate_backward(const AdaPropagateBackward& a, const SliceRange& ran
       if (all_slices.starts_values(number, range.first, a.RC)) entry_c.fill(step.c, split);
       step.grad_c = grad_c ? grad_c + replica : nullptr;
       step.grad_b = grad_c ? grad_b.get() + replica : nullptr;
-      A* grad_x = !user_grad_x ? nullptr : view.order ? near_grad_x.get() : user_grad_x + slice.first;
+      A* grad_x = !user_grad_x ? nullptr : view.order && !in_result ? near_grad_x.get() : user_grad_x + slice.first;
       step.ldg = view.order ? slice.ld : ldx;
 
       T* tables[2] = {work.get(), work.get() + table_size};
@@ -376,6 +378,13 @@ void ada_propagate_backward(const AdaPropagateBackward& a, const SliceRange& ran
       }
       if (u) u += kept * table_size;
       if (s) s += a.K * table_size;
+      if (grad_x && in_result) {
+        // through the two tables, which are done
+        A* const copy = reinterpret_cast<A*>(work.get());
+        std::memcpy(copy + begin * ldx, grad_x + begin * ldx, (end - begin) * ldx * sizeof(A));
+        split.wait();
+        grad_x = copy;
+      }
       if (grad_x && view.order) {
         for (int64_t p = begin; p < end; ++p) {
           if (view.apart) fetch_row<true>(user_grad_x + slice.first, ldx, slice.width, view.order, p, end);

@@ -126,11 +126,7 @@ class GatKernel {
       base[v] = base_[v];
     }
     for (int e = 0; e < n; ++e) {
-      if (ahead) {
-        const T* row = table + col[e + ahead < last ? e + ahead : last] * ld;
-        UGNN_UNROLL
-        for (int d = 0; d < kLd; d += 64 / int(sizeof(T))) __builtin_prefetch(row + d, 0, 2);
-      }
+      if (ahead) fetch<kLd>(table + col[e + ahead < last ? e + ahead : last] * ld);
       const T* row = table + col[e] * ld;
       UGNN_UNROLL
       for (int v = 0; v < kVecs; ++v) {

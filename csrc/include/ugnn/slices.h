@@ -110,6 +110,9 @@ inline int64_t cache_bytes() {
   return 1 << 20;
 }
 
+// How many entries ahead rows of a table are fetched; 0: it is in the caches near the core.
+inline int entries_ahead(int64_t table_bytes) { return table_bytes <= 2 * cache_bytes() ? 0 : 32; }
+
 // How a call sees its graph: as it is, or in near form. By length, while a table is about as large as the second-level
 // cache: rows of one length after the other keep the branch predictor right, and narrow rows run four at a time. By
 // community, in several steps on larger graphs: more of a row's neighbours are found in a cache. Beyond the caches
@@ -124,7 +127,7 @@ struct View {
 
   // steps: of one call, with all that they read in the order of the view; they have to make up for two changes of order
   View(const Csr& user, int64_t table_bytes, bool by_length, int64_t steps)
-      : g(user), prefetch(table_bytes <= 2 * cache_bytes() ? 0 : 32), hubs(user.H) {
+      : g(user), prefetch(entries_ahead(table_bytes)), hubs(user.H) {
     const bool small = user.N <= kNearNodes;
     if (!user.order || !(small ? by_length && !prefetch : steps * user.E >= kNearWork * user.N)) return;
     order = user.order;

@@ -95,9 +95,7 @@ class SparseLinearKernel {
     for (int k = begin; k < end; ++k) {
       if (table_.ahead) {
         const int next = k + table_.ahead < entries.count ? k + table_.ahead : entries.count - 1;
-        const char* row = reinterpret_cast<const char*>(table + entries.col[next] * table_.row);
-        UGNN_UNROLL
-        for (int byte = 0; byte < int(sizeof(T)) * kLanes * kVecs; byte += 64) __builtin_prefetch(row + byte, 0, 2);
+        fetch<kLanes * kVecs>(table + entries.col[next] * table_.row);
       }
       const A value = load<1>(entries.value + k);
       const T* row = table + entries.col[k] * table_.row;

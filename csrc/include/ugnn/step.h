@@ -37,6 +37,13 @@ struct Factors {
   A first, second;
 };
 
+// Fetches so many values past the first-level cache.
+template <int kValues, class T>
+UGNN_INLINE void fetch(const T* row) {
+  UGNN_UNROLL
+  for (int at = 0; at < kValues; at += 64 / sizeof(T)) __builtin_prefetch(row + at, 0, 2);
+}
+
 // Fetches row order[p + kRowsAhead], where rows are taken at random places; kWrite: to be written.
 template <bool kWrite, class T>
 UGNN_INLINE void fetch_row(const T* first, int64_t ld, int64_t width, const int32_t* order, int64_t p, int64_t end) {

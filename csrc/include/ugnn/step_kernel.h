@@ -109,12 +109,6 @@ struct StepKernel {
     if constexpr (kInRow) sums.p[0] += last_of_rows<kLanes, kRows>(u) * u;
   }
 
-  static UGNN_INLINE void fetch(const Step<T>& a, int64_t e) {
-    const char* row = reinterpret_cast<const char*>(a.table + a.g.col[e] * kLd);
-    UGNN_UNROLL
-    for (int byte = 0; byte < int(sizeof(T) * kLd); byte += 64) __builtin_prefetch(row + byte, 0, 2);
-  }
-
   template <bool kEntry, bool kCount>
   static UGNN_INLINE void gather_from(const Step<T>& a, int64_t begin, int64_t end, Sums& sums) {
     int64_t e = begin;
@@ -122,7 +116,7 @@ struct StepKernel {
       // entries with one so far ahead
       const int64_t stop = end + a.prefetch <= a.g.E ? end : a.g.E - a.prefetch;
       for (; e < stop; ++e) {
-        fetch(a, e + a.prefetch);
+        fetch<kLd>(a.table + a.g.col[e + a.prefetch] * kLd);
         add<kEntry, kCount>(a, e, sums);
       }
     }
