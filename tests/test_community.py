@@ -145,8 +145,18 @@ def test_not_where_it_brings_nothing(graphs, cpu):
 
 def test_not_without_memory_for_it(graphs, cpu, monkeypatch):
     g = fresh(graphs[False])
-    monkeypatch.setattr(uf.graph._memory, "fits_a_quarter", lambda bytes_needed, device: False)
-    uf.propagate(g, torch.ones(N, 1), 2 * _MANY_STEPS)
+    with monkeypatch.context() as patch:
+        patch.setattr(uf.graph._memory, "fits_a_quarter", lambda bytes_needed, device: False)
+        uf.propagate(g, torch.ones(N, 1), 2 * _MANY_STEPS)
+    assert len(g.order) == 0
+
+    class Builder:
+        def near_by_community(self, *args):
+            raise MemoryError
+
+    g = fresh(graphs[False])
+    monkeypatch.setattr(uf.graph, "_builder", Builder())
+    assert uf.propagate(g, torch.ones(N, 1), 2 * _MANY_STEPS).isfinite().all()
     assert len(g.order) == 0
 
 

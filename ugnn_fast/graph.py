@@ -264,7 +264,10 @@ class Graph:
         if self._steps_left or not _memory.fits_a_quarter(needed, self.device):
             return
         weight = None if self.weight is None else self.weight.numpy()
-        near = _builder.near_by_community(self.rowptr.numpy(), self.col.numpy(), weight, torch.get_num_threads())
+        try:
+            near = _builder.near_by_community(self.rowptr.numpy(), self.col.numpy(), weight, torch.get_num_threads())
+        except MemoryError:
+            return  # nothing depends on it
         for name, array in zip(("order", "near_rowptr", "near_col", "near_weight"), near, strict=True):
             object.__setattr__(self, name, None if array is None else torch.from_numpy(array))
         self._tensors.pop(False, None)

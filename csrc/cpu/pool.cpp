@@ -22,14 +22,14 @@ size_t rounded(size_t bytes) {
   return (bytes + unit - 1) / unit * unit;
 }
 
-// At most an eighth of the machine's memory, or of what a container allows, stays with us.
+// At most a quarter of the machine's memory, or of what a container allows, stays with us.
 size_t limit() {
 #if defined(__linux__)
   static const size_t bytes = [] {
     const size_t machine = size_t(sysconf(_SC_PHYS_PAGES)) * size_t(sysconf(_SC_PAGESIZE));
     size_t allowed = machine;
     std::ifstream("/sys/fs/cgroup/memory.max") >> allowed;  // a word if there is no limit
-    return (allowed && allowed < machine ? allowed : machine) / 8;
+    return (allowed && allowed < machine ? allowed : machine) / 4;
   }();
   return bytes;
 #else

@@ -93,7 +93,7 @@ def result_as(tensor: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def empty_cache() -> None:
-    """Gives memory that is kept between calls, at most an eighth of the machine's, back to the system."""
+    """Gives memory that is kept between calls, at most a quarter of the machine's, back to the system."""
     if native is not None:
         native.pool_clear()
 
