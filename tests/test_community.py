@@ -80,13 +80,12 @@ CALLS = {
     "propagate": lambda g, x, c: uf.propagate(g, x, 7, agg=0.8, skip=0.2) + 0 * c.sum(),
     "propagate with c": lambda g, x, c: uf.propagate(g, x, 7, agg=0.2, c=c.detach()) + 0 * c.sum(),
     "propagate with keep": lambda g, x, c: uf.propagate(g, x, 7, agg=0.8, keep=0.2, c=c),
-    "solve": lambda g, x, c: uf.solve(g, x, 3.0, c=c),
 }
 TYPES = (torch.float32, torch.bfloat16, torch.float64)
 CASES = [
     (call, D, dtype, weighted)
     for call, D, dtype, weighted in itertools.product(CALLS, (5, 16, 40, 70), TYPES, (False, True))
-    if (D == 16 or call == "ada_propagate") and not (call == "solve" and dtype == torch.bfloat16)
+    if D == 16 or call == "ada_propagate"
 ]
 
 
@@ -106,6 +105,25 @@ def test_no_bit_changes(call, D, dtype, weighted, graphs, cpu):
         results.append((out.detach(), *torch.autograd.grad(out, leaves, grad)))
     for a, b in zip(*results, strict=True):
         assert a.isfinite().all() and torch.equal(a, b)
+
+
+@pytest.mark.parametrize("weighted", (False, True))
+def test_solve_makes_it_at_once(weighted, graphs, cpu):
+    g = fresh(graphs[weighted])
+    torch.manual_seed(0)
+    x, c, grad = torch.randn(N, 5, dtype=torch.float64), torch.rand(N, dtype=torch.float64), torch.randn(N, 5).double()
+    results = []
+    for backend in ("cpu", "reference"):
+        leaves = x.clone().requires_grad_(), c.clone().requires_grad_()
+        out = uf.solve(g, leaves[0], 3.0, c=leaves[1], tol=1e-10, backend=backend)
+        results.append((out.detach(), *torch.autograd.grad(out, leaves, grad)))
+        assert len(g.order) == N
+    for ours, expected in zip(*results, strict=True):
+        torch.testing.assert_close(ours, expected, rtol=1e-7, atol=1e-7)
+    edge_value = torch.ones(g.num_edges, dtype=torch.float64)
+    torch.testing.assert_close(
+        uf.solve(g, x, 3.0, edge_value=edge_value), uf.solve(g, x, 3.0, c=0.5), rtol=1e-5, atol=1e-5
+    )
 
 
 def test_replicas_with_values_of_their_own(graphs, cpu):

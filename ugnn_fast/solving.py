@@ -20,6 +20,7 @@ from ugnn_fast._checks import (
     check_positive,
     value_checks,
 )
+from ugnn_fast._graph_build import NEAR_WORK
 from ugnn_fast.functional import _check_values, _node_weights, _reference_storage, neighbor_mean
 from ugnn_fast.graph import Graph
 
@@ -82,8 +83,10 @@ def solve(
         return (f, SolveInfo(iterations, residual, residual <= tol)) if return_info else f
     diag_values, diag_value = (diag, 0.0) if isinstance(diag, Tensor) else (None, diag)
     c_values, scale = (None, 2 * c) if isinstance(c, float) else (c, 1.0)
+    # tens of iterations: in near form from the first call on, as another order of nodes changes the bits of products
+    steps = NEAR_WORK if edge_value is None else 0
     f, info = ops.solve(
-        g.tensors(chosen), x, diag_values, c_values, edge_value, diag_value, scale, norm, tol, max_iter, chosen,
+        g.tensors(chosen, steps), x, diag_values, c_values, edge_value, diag_value, scale, norm, tol, max_iter, chosen,
         not return_info,
     )  # fmt: skip
     if not return_info:

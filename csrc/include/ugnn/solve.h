@@ -38,10 +38,10 @@ struct SolveWork {
   Buffer<A> partial;
 
   SolveWork(const Solve& a, int max_width, int max_ld)
-      // in another order of rows the products would have other bits
-      : view(a.g, a.g.N * max_ld * int64_t(sizeof(A)), !a.edge, 0),
+      // tens of iterations
+      : view(a.g, a.g.N * max_ld * int64_t(sizeof(A)), !a.edge, a.edge ? 0 : kNearWork),
         rows((a.g.N + kVectorLanes<A> - 1) / kVectorLanes<A> * kVectorLanes<A>),
-        block_rows(view.order ? 512 : 256),
+        block_rows(view.ascending ? 512 : 256),
         blocks((a.g.N + block_rows - 1) / block_rows),
         c(view, static_cast<const A*>(a.c), a.RC),
         entry_c(view, a.c && !c_in_row<A>(a.g, max_width, max_ld)),
@@ -370,7 +370,7 @@ void solve(Solve& a) {
   step.edge = static_cast<const A*>(a.edge);
   RowSplit split;
   // where rows are sorted by length, a thread shall have as many as the others in the passes over rows too
-  split.dealt = work.view.order;
+  split.dealt = work.view.ascending;
   // the lines of p that other threads have read are slow to write: Pubmed is faster on one thread
   constexpr int64_t kSlower = 4;
   split_rows(useful_threads(a.threads, (a.g.E + kRowCost * a.g.N) * max_ld / kSlower), work.view.g, split);
