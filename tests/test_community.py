@@ -178,6 +178,20 @@ def test_not_without_memory_for_it(graphs, cpu, monkeypatch):
     assert len(g.order) == 0
 
 
+def test_made_in_inference_mode(graphs, cpu):
+    g = fresh(graphs[False])
+    with torch.inference_mode():
+        uf.propagate(g, torch.ones(N, 1), _MANY_STEPS)
+    assert len(g.order) == N and not any(tensor.is_inference() for tensor in g.tensors()[:8] if tensor is not None)
+
+
+def test_not_carried_to_another_device(graphs, cpu):
+    g = fresh(graphs[True])
+    uf.propagate(g, torch.ones(N, 1), _MANY_STEPS)
+    other = g.to("meta")
+    assert len(other.order) == len(other.near_rowptr) == len(other.near_col) == 0 and other.near_weight is None
+
+
 def test_compiled_calls(graphs, cpu):
     g = fresh(graphs[False])
     x, c = torch.randn(N, 9), torch.rand(N)

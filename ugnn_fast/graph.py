@@ -17,6 +17,7 @@ from ugnn_fast._row_plan import row_plan
 _builder: Any = native if native is not None else _graph_build
 # steps after which a large graph is renumbered for the kernels: about as many as that takes the time of
 _MANY_STEPS = 32
+_NEAR = ("order", "near_rowptr", "near_col", "near_weight")
 
 
 class GraphTensors(tuple):
@@ -47,7 +48,7 @@ class Graph:
 
     # plain attributes, not properties: torch.compile reads them without a call
     __slots__ = (
-        *("rowptr", "col", "weight", "degree", "hubs", "order", "near_rowptr", "near_col", "near_weight"),
+        *("rowptr", "col", "weight", "degree", "hubs", *_NEAR),
         *("self_loops", "_longest_row", "drop", "drop_seed", "perm"),
         *("num_nodes", "num_edges", "device", "_edge_index", "_reverse", "_plan", "_tensors", "_steps_left"),
         "__weakref__",
@@ -268,8 +269,9 @@ class Graph:
             near = _builder.near_by_community(self.rowptr.numpy(), self.col.numpy(), weight, torch.get_num_threads())
         except MemoryError:
             return  # nothing depends on it
-        for name, array in zip(("order", "near_rowptr", "near_col", "near_weight"), near, strict=True):
-            object.__setattr__(self, name, None if array is None else torch.from_numpy(array))
+        with torch.inference_mode(False):  # they outlive the call
+            for name, array in zip(_NEAR, near, strict=True):
+                object.__setattr__(self, name, None if array is None else torch.from_numpy(array))
         self._tensors.pop(False, None)
 
     def _dropping(self, degree: torch.Tensor, drop: float, seed: int) -> Graph:
@@ -312,7 +314,10 @@ class Graph:
         device = torch.empty(0, device=device).device  # "cuda" -> "cuda:0"
         if device == self.device:
             return self
-        *tensors, perm = (None if tensor is None else tensor.to(device) for tensor in (*self._own_tensors(), self.perm))
+        own = self._own_tensors()
+        if self.num_nodes > _graph_build.NEAR_NODES:  # of use on the CPU only, and soon made
+            own = (*own[:5], self.order[:0], self.near_rowptr[:0], self.near_col[:0], None)
+        *tensors, perm = (None if tensor is None else tensor.to(device) for tensor in (*own, self.perm))
         return Graph._from_tensors(tensors, self.self_loops, self._longest_row, self.drop, self.drop_seed, perm)
 
     def reorder(self, method: str) -> Graph:
