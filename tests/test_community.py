@@ -79,7 +79,6 @@ CALLS = {
     "ada_propagate, constant c": lambda g, x, c: uf.ada_propagate(g, x, 1.5, 7) + 0 * c.sum(),
     "propagate": lambda g, x, c: uf.propagate(g, x, 7, agg=0.8, skip=0.2) + 0 * c.sum(),
     "propagate with c": lambda g, x, c: uf.propagate(g, x, 7, agg=0.2, c=c.detach()) + 0 * c.sum(),
-    "propagate with keep": lambda g, x, c: uf.propagate(g, x, 7, agg=0.8, keep=0.2, c=c),
 }
 TYPES = (torch.float32, torch.bfloat16, torch.float64)
 CASES = [
@@ -126,12 +125,39 @@ def test_solve_makes_it_at_once(weighted, graphs, cpu):
     )
 
 
-def test_replicas_with_values_of_their_own(graphs, cpu):
+@pytest.mark.parametrize("own", (False, True))
+def test_replicas(own, graphs, cpu):
     g = fresh(graphs[False])
-    x, c = torch.randn(N, 2, 9), torch.rand(N, 2)
-    expected = uf.ada_propagate(g, x, c, 7)
-    uf.propagate(g, x[:, 0], _MANY_STEPS)
-    assert len(g.order) == N and torch.equal(uf.ada_propagate(g, x, c, 7), expected)
+    torch.manual_seed(0)
+    x = torch.randn(N, 2, 9, requires_grad=True)
+    c = torch.rand((N, 2) if own else N, requires_grad=True)
+    grad = torch.randn(N, 2, 9)
+
+    def results():
+        out = uf.ada_propagate(g, x, c, 5)
+        return out, *torch.autograd.grad(out, (x, c), grad)
+
+    expected = results()
+    uf.propagate(g, x.detach()[:, 0], _MANY_STEPS)
+    assert len(g.order) == N
+    threads = torch.get_num_threads()
+    try:
+        for count in (1, 2, 3):
+            torch.set_num_threads(count)
+            assert all(torch.equal(a, b) for a, b in zip(results(), expected, strict=True))
+    finally:
+        torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("call", [*CALLS.values(), lambda g, x, c: uf.solve(g, x, 3.0, c=c)], ids=[*CALLS, "solve"])
+def test_kernels_take_it(call, graphs, cpu):
+    g = fresh(graphs[False])
+    x, c = torch.randn(N, 5), torch.rand(N)
+    uf.propagate(g, x, _MANY_STEPS)
+    right = call(g, x, c)
+    tensors = [getattr(g, name) for name in ("rowptr", "col", "weight", "degree", "hubs", *NAMES)]
+    tensors[-2] = tensors[-2].flip(0)  # other neighbours
+    assert not torch.equal(call(uf.Graph._from_tensors(tensors, True, g._longest_row), x, c), right)
 
 
 def test_backward_keeps_the_form_of_its_forward(graphs, cpu):
@@ -156,6 +182,10 @@ def test_not_where_it_brings_nothing(graphs, cpu):
     for _ in range(2 * _MANY_STEPS):
         uf.propagate(g, x, 1)
     assert len(g.order) == 0
+    # these read values in the order of the graph
+    for options in ({"keep": 0.2}, {"out": "all"}, {"clamp": (0.0, 1.0)}, {"edge_value": torch.ones(g.num_edges)}):
+        uf.propagate(g, x, 2 * _MANY_STEPS, **options)
+        assert len(g.order) == 0
     view = uf.drop_edges(g, 0.5, seed=1)
     uf.propagate(view, x, 2 * _MANY_STEPS)
     assert len(view.order) == 0
@@ -164,7 +194,7 @@ def test_not_where_it_brings_nothing(graphs, cpu):
 def test_not_without_memory_for_it(graphs, cpu, monkeypatch):
     g = fresh(graphs[False])
     with monkeypatch.context() as patch:
-        patch.setattr(uf.graph._memory, "fits_a_quarter", lambda bytes_needed, device: False)
+        patch.setattr(uf.graph._memory, "free_bytes", lambda device: 1 << 20)
         uf.propagate(g, torch.ones(N, 1), 2 * _MANY_STEPS)
     assert len(g.order) == 0
 

@@ -154,9 +154,11 @@ def propagate(
         None if clamp is None else x,
     )  # fmt: skip
     reverse = _reverse(g) if edge_value is not None and torch.is_grad_enabled() else None
+    # with any of these the kernels read more than tables, in the order of the graph
+    keeps_order = keep_states or edge_value is not None or clamp is not None or out != "last" or any(scales[2:])
     return ops.propagate(
-        g.tensors(chosen, steps), x, c, edge_value, reverse, False, left, right, *coefficients.values(), scales, gamma,
-        norm, steps, out, *bounds, keep_states, chosen,
+        g.tensors(chosen, 0 if keeps_order else steps), x, c, edge_value, reverse, False, left, right,
+        *coefficients.values(), scales, gamma, norm, steps, out, *bounds, keep_states, chosen,
     )  # fmt: skip
 
 

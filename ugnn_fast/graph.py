@@ -13,7 +13,7 @@ from ugnn_fast._native import native
 from ugnn_fast._random import keep_from
 from ugnn_fast._row_plan import row_plan
 
-# both have the same functions with the same results
+# both have the same functions with the same results; near_by_community is for kernels, and native alone
 _builder: Any = native if native is not None else _graph_build
 # steps after which a large graph is renumbered for the kernels: about as many as that takes the time of
 _MANY_STEPS = 32
@@ -262,7 +262,7 @@ class Graph:
             return  # kernels would not use it
         object.__setattr__(self, "_steps_left", max(self._steps_left - steps, 0))
         needed = self.num_edges * (4 if self.weight is None else 8) + self.num_nodes * 64
-        if self._steps_left or not _memory.fits_a_quarter(needed, self.device):
+        if self._steps_left or needed > _memory.free_bytes(self.device) // 4:
             return
         weight = None if self.weight is None else self.weight.numpy()
         try:
@@ -270,7 +270,8 @@ class Graph:
         except MemoryError:
             return  # nothing depends on it
         with torch.inference_mode(False):  # they outlive the call
-            for name, array in zip(_NEAR, near, strict=True):
+            # order at last: without it nobody looks at the others
+            for name, array in reversed(list(zip(_NEAR, near, strict=True))):
                 object.__setattr__(self, name, None if array is None else torch.from_numpy(array))
         self._tensors.pop(False, None)
 

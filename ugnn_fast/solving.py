@@ -83,7 +83,7 @@ def solve(
         return (f, SolveInfo(iterations, residual, residual <= tol)) if return_info else f
     diag_values, diag_value = (diag, 0.0) if isinstance(diag, Tensor) else (None, diag)
     c_values, scale = (None, 2 * c) if isinstance(c, float) else (c, 1.0)
-    # tens of iterations: in near form from the first call on, as another order of nodes changes the bits of products
+    # tens of iterations; if in near form, then from the first call on: the order of nodes changes the bits of products
     steps = NEAR_WORK if edge_value is None else 0
     f, info = ops.solve(
         g.tensors(chosen, steps), x, diag_values, c_values, edge_value, diag_value, scale, norm, tol, max_iter, chosen,
