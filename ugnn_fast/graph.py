@@ -261,7 +261,7 @@ class Graph:
         if steps * self.num_edges < _graph_build.NEAR_WORK * self.num_nodes:
             return  # kernels would not use it
         object.__setattr__(self, "_steps_left", max(self._steps_left - steps, 0))
-        needed = self.num_edges * (4 if self.weight is None else 8) + self.num_nodes * 64
+        needed = self.num_edges * (4 if self.weight is None else 8) + self.num_nodes * 128
         if self._steps_left or needed > _memory.free_bytes(self.device) // 4:
             return
         weight = None if self.weight is None else self.weight.numpy()
