@@ -21,14 +21,12 @@ UGNN_INLINE double weighted_sum(const Csr& g, int64_t i, Value value) {
     for (; e < last; ++e) sum += double(g.weight[e]) * double(value(e));
     return sum;
   }
-  if (last - e >= 16) {
-    vec_t<double, 4> sums{};
-    for (; e + 4 <= last; e += 4) {
-      const vec_t<decltype(value(e)), 4> next = {value(e), value(e + 1), value(e + 2), value(e + 3)};
-      sums += __builtin_convertvector(next, vec_t<double, 4>);
-    }
-    sum = (sums[0] + sums[1]) + (sums[2] + sums[3]);
+  double sums[4] = {0, 0, 0, 0};
+  for (; e + 4 <= last; e += 4) {
+    UGNN_UNROLL
+    for (int k = 0; k < 4; ++k) sums[k] += double(value(e + k));
   }
+  sum = (sums[0] + sums[1]) + (sums[2] + sums[3]);
   for (; e < last; ++e) sum += double(value(e));
   return sum;
 }
@@ -267,7 +265,7 @@ void ada_propagate_backward(const AdaPropagateBackward& a, const SliceRange& ran
   Buffer<T> work((gather_s ? 3 : 2) * N * max_ld), again_u(again_tables * N * max_ld);
   // in near form the gradient of x grows in a table and goes to its place at the end; on a large graph in the memory of
   // the result, if its rows are those of a table
-  const bool in_result = view.apart && all_slices.count() == 1 && max_ld == ldx;
+  const bool in_result = view.order && !view.ascending && all_slices.count() == 1 && max_ld == ldx;
   Buffer<A> near_grad_x(user_grad_x && view.order && !in_result ? N * max_ld : 0);
   Buffer<A> partial(kPieceRows * max_ld * HubPieces{view.g}.count());
 
@@ -370,6 +368,7 @@ void ada_propagate_backward(const AdaPropagateBackward& a, const SliceRange& ran
         step.next = k > 0 ? tables[1 - turn] : nullptr;
         step.u = u_k;
         step.s = !grad_c ? nullptr : gather_s ? sums : s + k * table_size;
+        step.kept_far = step.s && 2 * a.K * table_size * int64_t(sizeof(T)) > 4 * cache_bytes();
         step.first = k == 0;
         // every second step adds to the gradient of x, for itself and the one before
         step.grad_x = k % 2 == 0 ? grad_x : nullptr;
@@ -387,7 +386,7 @@ void ada_propagate_backward(const AdaPropagateBackward& a, const SliceRange& ran
       }
       if (grad_x && view.order) {
         for (int64_t p = begin; p < end; ++p) {
-          if (view.apart) fetch_row<true>(user_grad_x + slice.first, ldx, slice.width, view.order, p, end);
+          if (view.prefetch) fetch_row<true>(user_grad_x + slice.first, ldx, slice.width, view.order, p, end);
           A* to = user_grad_x + view.order[p] * ldx + slice.first;
           for_columns(slice, [&](int d, const Tail<kBlock>& columns, const Tail<kBlock>&) {
             store_first<kBlock>(to + d, load_first<kBlock>(grad_x + p * slice.ld + d, columns), columns);

@@ -121,7 +121,7 @@ struct View {
   Csr g;
   const int32_t* order = nullptr;  // row p of the view is row order[p] of the user; null: row p
   bool ascending = false;          // rows are sorted by length
-  bool apart = false;              // rows of the user lie at random places beyond the caches
+  bool apart = false;              // rows of the user lie at random places, and not in the caches near the core
   int prefetch;
   Buffer<int32_t> hubs;
 
@@ -132,7 +132,7 @@ struct View {
     if (!user.order || !(small ? by_length && !prefetch : steps * user.E >= kNearWork * user.N)) return;
     order = user.order;
     ascending = small;
-    apart = !small;
+    apart = 2 * table_bytes > cache_bytes();
     g.rowptr = user.near_rowptr;
     g.col = user.near_col;
     g.weight = user.near_weight;

@@ -38,10 +38,10 @@ struct Factors {
 };
 
 // Fetches so many values past the first-level cache.
-template <int kValues, class T>
+template <int kValues, int kLocality = 2, class T>
 UGNN_INLINE void fetch(const T* row) {
   UGNN_UNROLL
-  for (int at = 0; at < kValues; at += 64 / sizeof(T)) __builtin_prefetch(row + at, 0, 2);
+  for (int at = 0; at < kValues; at += 64 / sizeof(T)) __builtin_prefetch(row + at, 0, kLocality);
 }
 
 // Fetches row order[p + kRowsAhead], where rows are taken at random places; kWrite: to be written.
@@ -105,6 +105,7 @@ struct Step {
   // kBackward, one step of ada_propagate; table holds v = rho b G
   const T* u = nullptr;        // table of the forward step
   const T* s = nullptr;        // its s; null: gradient of c not wanted
+  bool kept_far = false;       // u and s are beyond the caches near the core
   const A* inverse = nullptr;  // [N]: 1 / rho, 0 where rho is
   A* grad_x = nullptr;         // null: not wanted, or left to the next step, which then adds both
   int64_t ldg = 0;

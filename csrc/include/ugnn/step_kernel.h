@@ -48,6 +48,18 @@ struct StepKernel {
     if constexpr (kCountsC) sums.c = V{};
   }
 
+  template <int kRows>
+  static UGNN_INLINE Sums row_of(const SumsOf<kRows>& sums, int k) {
+    if constexpr (kRows == 1) {
+      return sums;
+    } else {
+      Sums one;
+      one.s[0] = row_of_vector<kLanes, kRows>(sums.s[0], k);
+      if constexpr (kNode) one.p[0] = row_of_vector<kLanes, kRows>(sums.p[0], k);
+      return one;
+    }
+  }
+
   static UGNN_INLINE void add_to(Sums& sums, const Sums& before) {
     UGNN_UNROLL
     for (int v = 0; v < kVecs; ++v) {
@@ -324,7 +336,7 @@ struct StepKernel {
   // rows i .. i + 3; the sums over columns are those of finish_any, four at a time
   template <bool kTable, int kRows>
   static UGNN_INLINE void finish_four(const Step<T>& a, int64_t i, SumsOf<kRows> (&sums)[4 / kRows],
-                                      const TailsOf<kRows>& tails) {
+                                      const TailsOf<kRows>& tails, const Tails& row_tails) {
     if constexpr (kE == Epilogue::kBackward && kLanes >= 4) {
       Rows<kRows> to_c[4 / kRows], to_b[4 / kRows];
       UGNN_UNROLL
@@ -341,10 +353,14 @@ struct StepKernel {
     } else {
       UGNN_UNROLL
       for (int k = 0; k < 4 / kRows; ++k) {
-        if constexpr (kRows == 1) {
-          finish_any<kTable>(a, i + k, sums[k], tails);
+        if constexpr (kTable && kRows > 1) {
+          finish<true, kRows>(a, i + k * kRows, sums[k], tails);
         } else {
-          finish<kTable, kRows>(a, i + k * kRows, sums[k], tails);
+          UGNN_UNROLL
+          for (int r = 0; r < kRows; ++r) {
+            Sums of_row = row_of(sums[k], r);
+            finish_any<kTable>(a, i + k * kRows + r, of_row, row_tails);
+          }
         }
       }
     }
@@ -377,10 +393,71 @@ struct StepKernel {
         if (kE == Epilogue::kBackward || in_tables(a)) {
           return run_together<true, kAside, kCount>(a, begin, end);
         }
-        if constexpr (kE != Epilogue::kBackward) return run_together<false, 1, kCount>(a, begin, end);
+        if constexpr (kE != Epilogue::kBackward) return run_together<false, kAside, kCount>(a, begin, end);
       }
     }
     run_items<kCount>(a, part, begin, end);
+  }
+
+  // Long rows, ascending, four at a time, in blocks as in run_items: a sum has to wait for the one before it, sums of
+  // several rows do not wait for each other.
+  template <bool kTable, bool kCount>
+  static __attribute__((noinline)) void run_long(const Step<T>& step, int64_t begin, int64_t end) {
+    const Step<T> a = step;
+    const Tails tails = tails_of<1>(a);
+    const int64_t hub_len = hub_length(a.g.E);
+    int64_t i = begin;
+    for (; i + 4 <= end; i += 4) {
+      const int64_t* const start = a.g.rowptr + i;
+      if (start[4] - start[3] > hub_len) break;
+      if constexpr (kE == Epilogue::kBackward) fetch_kept(a, i + kRowsAhead);
+      const int64_t shortest = start[1] - start[0];
+      Sums total[4], sums[4];
+      UGNN_UNROLL
+      for (int k = 0; k < 4; ++k) clear(sums[k]);
+      // blocks that all four have, and as much of the next one
+      int64_t block = 0, e = 0;
+      for (;;) {
+        const int64_t stop = shortest - block < kBlockEntries ? shortest : block + kBlockEntries;
+        for (; e < stop; ++e) {
+          UGNN_UNROLL
+          for (int k = 0; k < 4; ++k) add<false, kCount>(a, start[k] + e, sums[k]);
+        }
+        if (e == shortest) break;
+        UGNN_UNROLL
+        for (int k = 0; k < 4; ++k) {
+          if (block) add_to(sums[k], total[k]);
+          total[k] = sums[k];
+          clear(sums[k]);
+        }
+        block = e;
+      }
+      // what each has beyond that
+      UGNN_UNROLL
+      for (int k = 0; k < 4; ++k) {
+        const int64_t last = start[k + 1];
+        int64_t first = start[k] + block, next = start[k] + shortest;
+        for (;;) {
+          const int64_t stop = last - first < kBlockEntries ? last : first + kBlockEntries;
+          for (; next < stop; ++next) add<false, kCount>(a, next, sums[k]);
+          if (first > start[k]) add_to(sums[k], total[k]);
+          if (next == last) break;
+          total[k] = sums[k];
+          clear(sums[k]);
+          first = next;
+        }
+      }
+      finish_four<kTable, 1>(a, i, sums, tails, tails);
+    }
+    run_items<kCount>(step, Part::kRows, i, end);
+  }
+
+  // Rows i .. i + 3 of what forward kept: several megabytes in all, which nobody has read since.
+  static constexpr int64_t kRowsAhead = 16;
+  static UGNN_INLINE void fetch_kept(const Step<T>& a, int64_t i) {
+    if (!a.kept_far) return;
+    fetch<4 * kLd, 3>(a.u + i * kLd);
+    fetch<4 * kLd, 3>(a.s + i * kLd);
   }
 
   // Narrow rows of much the same length, ascending, four at a time: several chains of sums, less to decide for each
@@ -390,11 +467,13 @@ struct StepKernel {
   static void run_together(const Step<T>& step, int64_t begin, int64_t end) {
     const Step<T> a = step;
     const TailsOf<kRows> tails = tails_of<kRows>(a);
+    const Tails row_tails = tails_of<1>(a);
     const int32_t* const col = a.g.col;
     int64_t i = begin;
     for (; i + 4 <= end; i += 4) {
       const int64_t* const start = a.g.rowptr + i;
       if (__builtin_expect(start[4] - start[3] > kBlockEntries, 0)) break;
+      if constexpr (kE == Epilogue::kBackward) fetch_kept(a, i + kRowsAhead);
       const int64_t shortest = start[1] - start[0];
       SumsOf<kRows> sums[4 / kRows];
       UGNN_UNROLL
@@ -423,9 +502,9 @@ struct StepKernel {
           }
         }
       }
-      finish_four<kTable, kRows>(a, i, sums, tails);
+      finish_four<kTable, kRows>(a, i, sums, tails, row_tails);
     }
-    run_items<kCount>(step, Part::kRows, i, end);
+    if (i < end) run_long<kTable, kCount>(step, i, end);
   }
 
   // One function for all parts, so that gather and epilogue are compiled once.

@@ -51,6 +51,22 @@ UGNN_INLINE vec_t<float, 2 * kHalf> joined(vec_t<float, kHalf> low, vec_t<float,
   return v;
 }
 
+// the first kHalf lanes, or those behind them
+template <int kHalf>
+UGNN_INLINE vec_t<float, kHalf> half(vec_t<float, 2 * kHalf> v, bool upper) {
+#if defined(__AVX512DQ__)
+  if constexpr (kHalf == 8)
+    return (vec_t<float, 8>)(upper ? _mm512_extractf32x8_ps((__m512)v, 1) : _mm512_castps512_ps256((__m512)v));
+#endif
+#if defined(__AVX2__)
+  if constexpr (kHalf == 4)
+    return (vec_t<float, 4>)(upper ? _mm256_extractf128_ps((__m256)v, 1) : _mm256_castps256_ps128((__m256)v));
+#endif
+  vec_t<float, kHalf> halves[2];
+  std::memcpy(halves, &v, sizeof(v));
+  return halves[upper];
+}
+
 // rows places[0][e], places[1][e] ... of a table [N, kLanes]
 template <int kLanes, int kRows>
 UGNN_INLINE vec_t<float, kLanes * kRows> load_rows(const float* table, const int32_t* const* places, int64_t e) {
@@ -72,6 +88,17 @@ UGNN_INLINE vec_t<float, kLanes * kRows> load_row_of(const float* row, int k) {
     constexpr int kHalf = kRows / 2;
     const vec_t<float, kLanes * kHalf> v = load_row_of<kLanes, kHalf>(row, k % kHalf), zero{};
     return k < kHalf ? joined<kLanes * kHalf>(v, zero) : joined<kLanes * kHalf>(zero, v);
+  }
+}
+
+// row k of a vector
+template <int kLanes, int kRows>
+UGNN_INLINE vec_t<float, kLanes> row_of_vector(vec_t<float, kLanes * kRows> v, int k) {
+  if constexpr (kRows == 1) {
+    return v;
+  } else {
+    constexpr int kHalf = kRows / 2;
+    return row_of_vector<kLanes, kHalf>(half<kLanes * kHalf>(v, k >= kHalf), k % kHalf);
   }
 }
 
