@@ -41,6 +41,7 @@ def pytest_configure(config):
     testing.whole_product = config.getoption("whole_product")
     for line in (
         "plain_memory: outputs are not guarded, as the test looks at their storage",
+        "near_tables: on small graphs tables of bfloat16 x are floats, as users have it",
         "triton: for Triton's interpreter alone",
         "float64: in float64, which Triton's kernels do not have",
         "needs(*ops): for backends that have these operators",
@@ -171,6 +172,13 @@ def poisoned_memory(request, monkeypatch):
     for block, size in blocks:
         assert block[:_GUARD].isnan().all(), "a kernel wrote before the start of its output"
         assert block[_GUARD + size :].isnan().all(), "a kernel wrote past the end of its output"
+
+
+@pytest.fixture(autouse=True)
+def sixteen_bit_tables(request, monkeypatch):
+    """Tables of bfloat16 on small graphs too, where ugnn_fast takes floats: most tests have no other graphs."""
+    if request.node.get_closest_marker("near_tables") is None:
+        monkeypatch.setattr(_native_call, "NEAR_BYTES", 0)
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ugnn_fast._graph_build import NEAR_NODES
 from ugnn_fast._native import native as _module
 from ugnn_fast._random import kept_entries
 from ugnn_fast.graph import GraphTensors
@@ -19,6 +20,9 @@ native: Any = _module
 _SMALL = 64 << 10
 # from here on the pool has huge pages, and malloc soon asks the system every time
 _LARGE = 8 << 20
+# tables of floats up to here are near the core, of slices of at most so many columns
+NEAR_BYTES = 2 << 20
+_SLICE = 64
 DTYPES = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2}
 
 
@@ -110,6 +114,16 @@ def acc_dtype(dtype: torch.dtype) -> torch.dtype:
 def replicas_and_width(x: Tensor) -> tuple[int, int]:
     """(R, D) of x [N, D] or [N, R, D]."""
     return (1, x.shape[1]) if x.dim() == 2 else (x.shape[1], x.shape[2])
+
+
+def table_dtype(dtype: torch.dtype, N: int, D: int, backend: str) -> torch.dtype:
+    """Type of the tables inside a call on x [N, D] or [N, R, D] of this type.
+
+    While a table of floats is about as large as the second-level cache it is faster than one of 16-bit values: it is
+    not bytes that take the time there, and rows of floats lie side by side in one vector.
+    """
+    near = backend == "cpu" and N <= NEAR_NODES and N * min(D, _SLICE) * 4 <= NEAR_BYTES
+    return torch.float32 if near and dtype.itemsize == 2 else dtype
 
 
 def padded_width(dtype: torch.dtype, D: int) -> int:

@@ -21,6 +21,7 @@ from ugnn_fast.ops._native_call import (
     result_as,
     reused_empty,
     storage,
+    table_dtype,
 )
 
 # what each memory mode keeps for backward: u, or u and s, of the steps that `interval` says; all but "none" keep b
@@ -40,9 +41,10 @@ def kept_sizes(x: Tensor, c: Tensor | None, steps: int, memory: str, backend: st
     if not TABLES[memory]:
         return b_size, 0
     R, D = replicas_and_width(x)
-    width = padded_width(x.dtype, D) if backend == "cpu" else D
+    dtype = table_dtype(x.dtype, x.shape[0], D, backend)
+    width = padded_width(dtype, D) if backend == "cpu" else D
     size = -(-steps // interval(steps, memory)) * x.shape[0] * R * width
-    return b_size, (size + 1) // 2 if x.dtype.itemsize == 2 else size
+    return b_size, (size + 1) // 2 if dtype.itemsize == 2 else size
 
 
 def _fake(graph, x, c, c_value, steps, memory, backend, check):
@@ -52,10 +54,10 @@ def _fake(graph, x, c, c_value, steps, memory, backend, check):
 
 
 def _body(graph, x, c, c_value, steps, memory, backend, check):
-    x = x.contiguous()
     R, D = replicas_and_width(x)
+    inside = x.to(table_dtype(x.dtype, x.shape[0], D, backend)).contiguous()
     rows = None if c is None else by_replica(c)
-    h = result(x.shape, x.dtype)
+    h = result(x.shape, inside.dtype)
     b_size, table_size = kept_sizes(x, c, steps, memory, backend)
     dtype = acc_dtype(x.dtype)
     size = b_size + TABLES[memory] * table_size
@@ -66,13 +68,13 @@ def _body(graph, x, c, c_value, steps, memory, backend, check):
     kept = reused_empty((size,), dtype)
     b, u, s = _addresses(kept, b_size, table_size, memory)
     bad = native.ada_propagate_forward(
-        csr(graph), DTYPES[x.dtype], torch.get_num_threads(), R, D, steps,
-        x.data_ptr(), pointer(rows), c_value, 1 if c is None or c.dim() == 1 else R, check,
+        csr(graph), DTYPES[inside.dtype], torch.get_num_threads(), R, D, steps,
+        inside.data_ptr(), pointer(rows), c_value, 1 if c is None or c.dim() == 1 else R, check,
         h.data_ptr(), b, u, interval(steps, memory), s,
     )  # fmt: skip
     if bad >= 0:
         raise ValueError(f"c must be finite and >= 0 everywhere, got {c[bad].tolist()} at node {bad}")
-    return h, kept
+    return result_as(h, x.dtype), kept
 
 
 def _addresses(kept: Tensor, b_size: int, table_size: int, memory: str) -> tuple[int, int, int]:
@@ -86,15 +88,17 @@ def _addresses(kept: Tensor, b_size: int, table_size: int, memory: str) -> tuple
 
 
 def _backward_body(graph, grad_h, h, c, kept, steps, memory, backend, need_x, need_c):
-    grad_h, h, kept, rows = grad_h.contiguous(), h.contiguous(), kept.contiguous(), by_replica(c)
     R, D = replicas_and_width(grad_h)
+    inside = table_dtype(grad_h.dtype, grad_h.shape[0], D, backend)
+    grad, h = (t.to(inside).contiguous() for t in (grad_h, h))
+    kept, rows = kept.contiguous(), by_replica(c)
     # gradients are summed over the steps in the accumulation type
     grad_x = result(grad_h.shape, kept.dtype) if need_x else None
     grad_c = torch.empty_like(rows) if need_c else None
     b_size, tables = c.numel(), TABLES[memory]
     b, u, s = _addresses(kept, b_size, (kept.numel() - b_size) // tables if tables else 0, memory)
     native.ada_propagate_backward(
-        csr(graph), DTYPES[grad_h.dtype], torch.get_num_threads(), R, D, steps, grad_h.data_ptr(), h.data_ptr(),
+        csr(graph), DTYPES[inside], torch.get_num_threads(), R, D, steps, grad.data_ptr(), h.data_ptr(),
         rows.data_ptr(), 1 if c.dim() == 1 else R, b, u, interval(steps, memory), s, pointer(grad_x), pointer(grad_c),
     )  # fmt: skip
     return (

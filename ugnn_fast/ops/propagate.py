@@ -23,6 +23,7 @@ from ugnn_fast.ops._native_call import (
     result,
     result_as,
     storage,
+    table_dtype,
 )
 from ugnn_fast.ops.edge_dot import edge_dot
 from ugnn_fast.ops.row_sum import row_sum
@@ -77,8 +78,8 @@ def _coef(values: Tensor | None, scale: float):
 
 def _body(graph, *arguments):
     a = Arguments(*arguments)
-    x = a.x.contiguous()
-    R, D = replicas_and_width(x)
+    R, D = replicas_and_width(a.x)
+    x = a.x.to(table_dtype(a.x.dtype, a.x.shape[0], D, a.backend)).contiguous()
     states_shape = (a.steps if a.keep_states and a.out != "all" else 0, *x.shape)
     tables = a.steps + 1 if a.out == "all" else states_shape[0]
     what = 'with out="all"' if a.out == "all" else "with gradients"
@@ -109,7 +110,7 @@ def _body(graph, *arguments):
     )  # fmt: skip
     if last is not None and all_steps is not None:
         h.copy_(all_steps[-1])
-    return result_as(h, x.dtype), states
+    return result_as(h, a.x.dtype), result_as(states, a.x.dtype)
 
 
 def _fake(graph, *arguments):
