@@ -25,7 +25,7 @@ MIN_SAMPLES = 7
 MAX_ATTEMPTS = 6
 MAX_OVERTIME = 3
 # Calls shorter than this are repeated inside a sample.
-_SAMPLE_SECONDS = 0.002
+_SAMPLE_SECONDS = 0.01
 # Before a sample of calls shorter than this one call is not timed: the contender before has had the caches.
 _WARM_SECONDS = 0.05
 

@@ -154,6 +154,6 @@ OP = Op(
         ),
         Contender("scipy", _scipy, "csr @ dense; gradients by our factorisation; one thread", needs="scipy"),
         Contender("numba", _numba, "fused steps by hand, our factorisation", needs="numba", fused=True),
-        Contender(OURS, ours("cpu"), "bfloat16 tables, float32 sums", dtype=torch.bfloat16),
+        Contender(OURS, ours("cpu"), "bfloat16 x, float32 sums", dtype=torch.bfloat16),
     ),
 )

@@ -99,6 +99,6 @@ OP = Op(
         Contender(
             "torch_scatter compiled", compiled(scatter), "torch.compile of it", compiled=True, refuse=refuse_messages
         ),
-        Contender(OURS, ours, "bfloat16 tables, float32 sums", dtype=torch.bfloat16),
+        Contender(OURS, ours, "bfloat16 x, float32 sums", dtype=torch.bfloat16),
     ),
 )

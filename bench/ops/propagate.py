@@ -150,6 +150,6 @@ OP = Op(
         Contender("torch_csr compiled", compiled(csr(False)), "torch.compile of it", compiled=True),
         Contender("scipy", _scipy, "csr @ dense, one thread", needs="scipy"),
         Contender("numba", _numba, "fused steps by hand, scaled rows", needs="numba", fused=True),
-        Contender(OURS, ours, "bfloat16 tables, float32 sums", dtype=torch.bfloat16),
+        Contender(OURS, ours, "bfloat16 x, float32 sums", dtype=torch.bfloat16),
     ),
 )

@@ -288,6 +288,7 @@ struct StepKernel {
         const Rows<kRows> u = load_row<kRows>(a.u + i * kLd, v, tails.columns);
         const Rows<kRows> s = sizeof(T) == 2 ? load_row<kRows>(a.s + i * kLd, v, tails.columns) : load<kWide>(a.s + at);
         dots.c += load_row<kRows>(a.table + i * kLd, v, tails.columns) * s;
+        keep(dots.c);
         dots.c += u * sums.s[v];
         dots.b += next * u;
       }
@@ -308,6 +309,7 @@ struct StepKernel {
       if (a.next) put_c(a.next + i * kLd, int(kLd), c_i);
     }
     dots.b *= to_e;
+    keep(dots.b);
     return dots;
   }
 

@@ -1,12 +1,10 @@
-"""On small graphs tables of bfloat16 x are floats: results are those of float32, rounded once."""
+"""The near form of small graphs, by length: no bit shows it, and small tables of bfloat16 x are floats."""
 
 import pytest
 import torch
 
 import ugnn_fast as uf
 from ugnn_fast.ops import _native_call
-
-pytestmark = pytest.mark.near_tables
 
 OPERATORS = {
     "save": lambda g, x, c: uf.ada_propagate(g, x, c, 4, memory="save"),
@@ -33,6 +31,35 @@ def outcome(function, graph, x, c):
     return out.detach(), *torch.autograd.grad(out, (x, c), cotangent)
 
 
+def in_the_order_of_the_user(g):
+    none = [g.hubs[:0], g.rowptr[:0], g.col[:0], None]
+    return uf.Graph._from_tensors([g.rowptr, g.col, g.weight, g.degree, g.hubs, *none], g.self_loops, g._longest_row)
+
+
+@pytest.fixture(scope="module")
+def long_rows():
+    """Rows of one entry to several blocks, on both sides of where a block ends, and a hub."""
+    generator = torch.Generator().manual_seed(1)
+    N, parts = 12000, [torch.randint(12000, (2, 15000), generator=generator)]
+    lengths = [9000, *range(230, 280, 7), *range(500, 2400, 61), 2040, 2041, 2042]
+    for node, length in enumerate(lengths):
+        others = torch.randperm(N - 100, generator=generator)[:length] + 100
+        parts.append(torch.stack([torch.full_like(others, node), others]))
+    return uf.Graph.from_edge_index(torch.cat(parts, 1), N, symmetrize=True)
+
+
+@pytest.mark.parametrize("dtype", (torch.float32, torch.bfloat16), ids=str)
+@pytest.mark.parametrize("D", (1, 2, 3, 4, 5, 7, 8, 9, 16, 17))
+@pytest.mark.parametrize("name", ("save", "recompute", "constant", "propagate"))
+def test_no_bit_changes(name, D, dtype, long_rows, cpu):
+    x, c = torch.randn(long_rows.num_nodes, D).to(dtype), torch.rand(long_rows.num_nodes)
+    assert len(long_rows.order) == long_rows.num_nodes
+    near, plain = (outcome(OPERATORS[name], g, x, c) for g in (long_rows, in_the_order_of_the_user(long_rows)))
+    for got, expected in zip(near, plain, strict=True):
+        assert torch.equal(got, expected)
+
+
+@pytest.mark.near_tables
 @pytest.mark.parametrize("shape", ((3,), (7,), (70,), (2, 9)), ids=str)
 @pytest.mark.parametrize("name", OPERATORS)
 def test_rounded_once(name, shape, graph, cpu):
@@ -48,6 +75,7 @@ def test_rounded_once(name, shape, graph, cpu):
     torch.testing.assert_close(grad_c, exact_c, rtol=2e-2, atol=2e-2 * float(exact_c.abs().max()))
 
 
+@pytest.mark.near_tables
 def test_larger_tables_have_the_type_of_x(graph, monkeypatch, cpu):
     x, c = torch.randn(graph.num_nodes, 7).to(torch.bfloat16), torch.rand(graph.num_nodes)
     expected = uf.ada_propagate(graph, x.float(), c, 4).to(torch.bfloat16)
@@ -59,6 +87,7 @@ def test_larger_tables_have_the_type_of_x(graph, monkeypatch, cpu):
     assert dtypes == [torch.bfloat16] * 2
 
 
+@pytest.mark.near_tables
 @pytest.mark.parametrize("name", ("save", "propagate"))
 def test_compiled(name, graph, cpu):
     x, c = torch.randn(graph.num_nodes, 7).to(torch.bfloat16), torch.rand(graph.num_nodes)
