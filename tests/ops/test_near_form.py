@@ -83,8 +83,19 @@ def test_larger_tables_have_the_type_of_x(graph, monkeypatch, cpu):
     assert torch.equal(uf.ada_propagate(graph, x, c, 4), expected)
     monkeypatch.setattr(_native_call, "NEAR_BYTES", graph.num_nodes * 7 * 4 - 1)
     assert not torch.equal(uf.ada_propagate(graph, x, c, 4), expected)
+    monkeypatch.setattr(_native_call, "NEAR_BYTES", 1 << 20)
     dtypes = [_native_call.table_dtype(torch.bfloat16, 2**16 + more, 1, "cpu") for more in (0, 1)]
-    assert dtypes == [torch.bfloat16] * 2
+    assert dtypes == [torch.float32, torch.bfloat16]
+
+
+@pytest.mark.near_tables
+@pytest.mark.parametrize("shape", ((0, 3), (4, 0), (4, 0, 3), (1, 3)), ids=str)
+@pytest.mark.parametrize("name", OPERATORS)
+def test_without_nodes_columns_or_neighbours(name, shape, cpu):
+    g = uf.Graph.from_edge_index(torch.empty(2, 0, dtype=torch.long), shape[0])
+    x = torch.ones(shape, dtype=torch.bfloat16)
+    h, grad_x, _ = outcome(OPERATORS[name], g, x, torch.ones(shape[0]))
+    assert h.dtype == grad_x.dtype == torch.bfloat16 and h.shape[-len(shape) :] == grad_x.shape == shape
 
 
 @pytest.mark.near_tables

@@ -37,7 +37,7 @@ struct Factors {
   A first, second;
 };
 
-// Fetches so many values past the first-level cache.
+// Fetches so many values, past the first-level cache unless kLocality is 3, as of __builtin_prefetch.
 template <int kValues, int kLocality = 2, class T>
 UGNN_INLINE void fetch(const T* row) {
   UGNN_UNROLL
