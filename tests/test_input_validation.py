@@ -224,7 +224,7 @@ def test_too_little_memory_says_how_much_is_needed(little_memory, cpu):
     gib = 2 * 1000 * N * 16 * 4 / 2**30
     with pytest.raises(MemoryError, match=rf"ada_propagate.*save.* needs {gib:.2f} GiB.*free.*recompute"):
         uf.ada_propagate(G, x, c, 1000, memory="save")
-    with pytest.raises(MemoryError, match=rf"ada_propagate.*recompute.* needs {gib / 2:.2f} GiB.*free"):
+    with pytest.raises(MemoryError, match=rf"ada_propagate.*recompute.* needs {gib / 4:.2f} GiB.*free"):
         uf.ada_propagate(G, x, c, 1000, memory="recompute")
     with pytest.raises(MemoryError, match=r"propagate.* needs .* GiB.*free"):
         uf.propagate(G, x, 1000, c=c)

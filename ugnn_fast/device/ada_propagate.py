@@ -12,10 +12,12 @@ from ugnn_fast.ops._native_call import acc_dtype
 from ugnn_fast.ops.ada_propagate import TABLES, interval, kept_sizes
 
 
-def _kept_parts(kept: Tensor, like: Tensor, b_shape: Any, steps: int, memory: str) -> tuple[Tensor, Any, Any]:
+def _kept_parts(
+    kept: Tensor, like: Tensor, b_shape: Any, steps: int, memory: str, backend: str
+) -> tuple[Tensor, Any, Any]:
     """b, and u and s [kept steps, ...] if they are there; views of what forward keeps."""
-    count = -(-steps // interval(steps, memory))
-    size = kept_sizes(like, kept.new_empty(b_shape), steps, memory, "triton")[1]
+    count = -(-steps // interval(steps, memory, backend))
+    size = kept_sizes(like, kept.new_empty(b_shape), steps, memory, backend)[1]
     b = kept[-b_shape.numel() :].view(b_shape)
     tables: list[Any] = [
         kept[k * size : (k + 1) * size].view(like.dtype)[: count * like.numel()].view(count, *like.shape)
@@ -41,14 +43,14 @@ def ada_propagate(graph, x, c, c_value, steps, memory, backend, check) -> tuple[
         Stepper(graph, c.reshape(len(c), -1), backend=backend).step(c, left=rho.square(), out=mean)
         b = torch.where(column(rho, c) > 0, 1 / (2 + c + mean), 0.5)
         if kept.numel():
-            kept_b, all_u, all_s = _kept_parts(kept, x, c.shape, steps, memory)
+            kept_b, all_u, all_s = _kept_parts(kept, x, c.shape, steps, memory, backend)
             b = kept_b.copy_(b)
         weights, scale = per_node(c), 1.0
     agg, skip = per_node(b * column(rho, b), scale), per_node(b, 2.0)
     stepper = Stepper(
         graph, x, c=weights, replicas=weights.replica_stride > 0, sums=1 if all_s is None else 2, backend=backend
     )  # fmt: skip
-    every = interval(steps, memory)
+    every = interval(steps, memory, backend)
     turns = [torch.empty_like(x) for _ in range(min(steps, 2))] if all_u is None or every > 1 else []
     tables = [turns[k % 2] if all_u is None or k % every else all_u[k // every] for k in range(steps)]
     h = torch.empty_like(x)
@@ -68,7 +70,7 @@ def ada_propagate_backward(graph, grad_h, h, c, kept, steps, memory, backend, ne
     """Body of ugnn::ada_propagate_backward."""
     grad_h, c, kept = grad_h.contiguous(), c.contiguous(), kept.contiguous()
     rho = rsqrt_degree(graph, acc_dtype(grad_h.dtype), backend)
-    b, all_u, all_s = _kept_parts(kept, grad_h, c.shape, steps, memory)
+    b, all_u, all_s = _kept_parts(kept, grad_h, c.shape, steps, memory, backend)
     q = column(b, grad_h) * grad_h.to(b.dtype)
     if not need_c:
         return _gradient_of_x(graph, grad_h, q, c, b, rho, steps, backend).to(grad_h.dtype), grad_h.new_empty(0)
@@ -85,7 +87,7 @@ def ada_propagate_backward(graph, grad_h, h, c, kept, steps, memory, backend, ne
     # of the last step, with v as it is stored: docs/math.md says why
     from_v = torch.where(rho > 0, 1 / rho, 0)
     e = (column(from_v, q) * tables[0] * h).reshape(N, stepper.width // stepper.D, -1).sum(-1)
-    every = interval(steps, memory)
+    every = interval(steps, memory, backend)
     for start, u in [(0, all_u)] if every == 1 else _again(graph, all_u, weights, b, rho, steps, every, backend):
         with stepper.together():
             for k in reversed(range(start, start + len(u))):

@@ -28,9 +28,18 @@ from ugnn_fast.ops._native_call import (
 TABLES = {"none": 0, "step_size": 0, "checkpoint": 1, "recompute": 1, "save": 2}
 
 
-def interval(steps: int, memory: str) -> int:
-    """Of so many steps one is kept: sqrt(K) with checkpoints, the others are computed again from it."""
-    return math.isqrt(steps - 1) + 1 if memory == "checkpoint" and steps > 0 else 1
+def interval(steps: int, memory: str, backend: str) -> int:
+    """Of so many steps one is kept, the others are computed again from it.
+
+    The CPU kernels find s of a step and u of the next one with one gather, and hold both of all steps between two that
+    were kept: K / m + 2 m tables in all, fewest where m = sqrt(K / 2). The kernels of GPUs sum s again in backward.
+    """
+    if memory not in ("recompute", "checkpoint") or steps == 0:
+        return 1
+    if backend == "cpu":
+        fewest = max(1, round(math.sqrt(steps / 2)))
+        return fewest if memory == "checkpoint" else min(fewest, 2)
+    return math.isqrt(steps - 1) + 1 if memory == "checkpoint" else 1
 
 
 def kept_sizes(x: Tensor, c: Tensor | None, steps: int, memory: str, backend: str) -> tuple[int, int]:
@@ -43,7 +52,7 @@ def kept_sizes(x: Tensor, c: Tensor | None, steps: int, memory: str, backend: st
     R, D = replicas_and_width(x)
     dtype = table_dtype(x.dtype, x.shape[0], D, backend)
     width = padded_width(dtype, D) if backend == "cpu" else D
-    size = -(-steps // interval(steps, memory)) * x.shape[0] * R * width
+    size = -(-steps // interval(steps, memory, backend)) * x.shape[0] * R * width
     return b_size, (size + 1) // 2 if dtype.itemsize == 2 else size
 
 
@@ -62,7 +71,7 @@ def _body(graph, x, c, c_value, steps, memory, backend, check):
     dtype = acc_dtype(x.dtype)
     size = b_size + TABLES[memory] * table_size
     if size * dtype.itemsize >= _memory.SMALL:
-        less = {"save": '"recompute" keeps half of it', "recompute": '"checkpoint" keeps less'}
+        less = {"save": '"recompute" keeps less', "recompute": '"checkpoint" keeps less'}
         hint = f"; memory={less[memory]}" if memory in less else ""
         _memory.require(size * dtype.itemsize, x.device, f'ada_propagate with memory="{memory}"', hint)
     kept = reused_empty((size,), dtype)
@@ -70,7 +79,7 @@ def _body(graph, x, c, c_value, steps, memory, backend, check):
     bad = native.ada_propagate_forward(
         csr(graph), DTYPES[inside.dtype], torch.get_num_threads(), R, D, steps,
         inside.data_ptr(), pointer(rows), c_value, 1 if c is None or c.dim() == 1 else R, check,
-        h.data_ptr(), b, u, interval(steps, memory), s,
+        h.data_ptr(), b, u, interval(steps, memory, backend), s,
     )  # fmt: skip
     if bad >= 0:
         raise ValueError(f"c must be finite and >= 0 everywhere, got {c[bad].tolist()} at node {bad}")
@@ -99,7 +108,7 @@ def _backward_body(graph, grad_h, h, c, kept, steps, memory, backend, need_x, ne
     b, u, s = _addresses(kept, b_size, (kept.numel() - b_size) // tables if tables else 0, memory)
     native.ada_propagate_backward(
         csr(graph), DTYPES[inside], torch.get_num_threads(), R, D, steps, grad.data_ptr(), h.data_ptr(),
-        rows.data_ptr(), 1 if c.dim() == 1 else R, b, u, interval(steps, memory), s, pointer(grad_x), pointer(grad_c),
+        rows.data_ptr(), 1 if c.dim() == 1 else R, b, u, interval(steps, memory, backend), s, pointer(grad_x), pointer(grad_c),
     )  # fmt: skip
     return (
         grad_h.new_empty(0) if grad_x is None else result_as(grad_x, grad_h.dtype),

@@ -81,8 +81,8 @@ int64_t ada_propagate_forward(const AdaPropagateForward& a, const SliceRange& ra
   EntryC<A> entry_c(view, a.c && a.K > 1 && !c_in_row<T>(a.g, all_slices.max_width(), max_ld));
   // kForward finds b in its first step
   const bool b_in_step = a.c && !std::is_same_v<T, double> && !a.g.weight && a.K > 0 && range.first < range.end;
-  // two tables in turn for what is not kept, before them the first one
-  Buffer<T> work((!a.u ? 3 : a.every > 1 ? 2 : 0) * N * max_ld);
+  // two tables in turn for what is not kept, behind them the first one
+  const Tables<T> work(!a.u ? 3 : a.every > 1 ? 2 : 0, N * max_ld);
   Buffer<A> partial(kPieceRows * max_ld * HubPieces{view.g}.count());
 
   Step<T> step;
@@ -131,10 +131,9 @@ int64_t ada_propagate_forward(const AdaPropagateForward& a, const SliceRange& ra
       if (a.c) step.c = c.get() + replica;
       const bool new_c = all_slices.starts_values(number, range.first, a.RC);
       if (a.c && new_c) entry_c.fill(step.c, split);
-      T* first = u ? u : work.get();
-      T* turns = work.get() + (u ? 0 : table_size);
+      T* const first = u ? u : work[2];
       auto table = [&](int64_t k) {
-        return k == 0 ? first : u && k % a.every == 0 ? u + k / a.every * table_size : turns + k % 2 * table_size;
+        return k == 0 ? first : u && k % a.every == 0 ? u + k / a.every * table_size : work[k % 2];
       };
       auto scaled = [&](int64_t p) { return rho.get()[p]; };
       const A* in_row = a.c && c_in_row<T>(a.g, slice.width, slice.ld) ? step.c : nullptr;
@@ -259,13 +258,16 @@ void ada_propagate_backward(const AdaPropagateBackward& a, const SliceRange& ran
   Buffer<A> near_grad_c(user_grad_c && view.order ? N * a.RC : 0), grad_b(user_grad_c ? N * a.RC : 0);
   A* grad_c = view.order ? near_grad_c.get() : user_grad_c;
   const bool gather_s = user_grad_c && !a.s;
-  const int64_t again_tables = a.u ? std::min(a.every, a.K) - 1 : 0;
-  Buffer<Factors<A>> ones(gather_s ? N : 0), middle(again_tables ? N : 0);
+  // A step gathers u once more for s. From a step that was kept to the next one this finds the u between them, too: s
+  // and u of so many steps are there at a time, beside v, which then takes the places of s row by row.
+  const int64_t run_length = gather_s ? std::min(a.every, a.K) : 1;
+  Buffer<Factors<A>> ones(gather_s ? N : 0), middle(run_length > 1 ? N : 0);
   EntryC<A> entry_c(view, a.K > 1 && !c_in_row<T>(a.g, all_slices.max_width(), max_ld));
-  Buffer<T> work((gather_s ? 3 : 2) * N * max_ld), again_u(again_tables * N * max_ld);
+  const Tables<T> work(2 * run_length, N * max_ld);
   // in near form the gradient of x grows in a table and goes to its place at the end; on a large graph in the memory of
   // the result, if its rows are those of a table
-  const bool in_result = view.order && !view.ascending && all_slices.count() == 1 && max_ld == ldx;
+  const bool in_result =
+      view.order && !view.ascending && all_slices.count() == 1 && max_ld == ldx && sizeof(T) == sizeof(A);
   Buffer<A> near_grad_x(user_grad_x && view.order && !in_result ? N * max_ld : 0);
   Buffer<A> partial(kPieceRows * max_ld * HubPieces{view.g}.count());
 
@@ -312,8 +314,6 @@ void ada_propagate_backward(const AdaPropagateBackward& a, const SliceRange& ran
       A* grad_x = !user_grad_x ? nullptr : view.order && !in_result ? near_grad_x.get() : user_grad_x + slice.first;
       step.ldg = view.order ? slice.ld : ldx;
 
-      T* tables[2] = {work.get(), work.get() + table_size};
-      T* sums = work.get() + 2 * table_size;
       LastTerms<T> last;
       last.slice = slice;
       last.order = view.order;
@@ -326,60 +326,58 @@ void ada_propagate_backward(const AdaPropagateBackward& a, const SliceRange& ran
       last.inverse = inverse.get();
       last.c = c_in_row<T>(a.g, slice.width, slice.ld) ? step.c : nullptr;
       last.factors = factors.get();
-      last.table = tables[0];
+      last.table = work[0];
       last.grad_x = grad_x;
       last.grad_b = step.grad_b;
       add_last_terms(last, begin, end);
-      for (int64_t p = begin; again_tables && p < end; ++p) {
+      for (int64_t p = begin; middle.get() && p < end; ++p) {
         const Factors<A> row = factors.get()[p];
         middle.get()[p] = {row.first * row.second * row.first, 2 * row.second};
       }
       split.wait();
       const StepRun<T> run = backward_kernel<T>(a.g, slice.width, slice.ld);
-      auto kept_or_again = [&](int64_t k) {
-        return k % a.every == 0 ? u + k / a.every * table_size : again_u.get() + (k % a.every - 1) * table_size;
-      };
+      int64_t now = 0, first = 0;  // tables with v: of this step, and where the run of steps began
       for (int64_t k = a.K - 1; k >= 0; --k) {
-        const T* u_k = u ? kept_or_again(k) : nullptr;
-        // the steps since the last one that was kept
-        for (int64_t j = k - k % a.every; u && (k == a.K - 1 || (k + 1) % a.every == 0) && j < k; ++j) {
+        const int64_t start = k - k % a.every;  // of the run, whose u was kept
+        auto s_of = [&](int64_t j) { return work[first + 1 + j - start]; };
+        auto u_of = [&](int64_t j) {
+          return j == start ? u + j / a.every * table_size : work[first + run_length + j - start];
+        };
+        for (int64_t j = start; gather_s && now == first && j <= k; ++j) {
           Step<T> again = step;
-          again.width = slice.ld;
-          again.table = kept_or_again(j);
-          again.factors = middle.get();
-          again.x = u;
-          again.ldx = again.ldo = slice.ld;
-          again.out = again_u.get() + j % a.every * table_size;
+          again.width = again.ldx = again.ldo = slice.ld;
+          again.table = u_of(j);
           again.next = nullptr;
-          run_step(forward_kernel<T>(a.g, true, slice.width, slice.ld), again, split);
+          if (j < k) {
+            again.factors = middle.get();
+            again.x = u;
+            again.out = work[first + run_length + j + 1 - start];
+            again.sums = s_of(j);
+          } else {
+            again.factors = ones.get();
+            again.out = s_of(j);
+          }
+          run_step(forward_kernel<T>(a.g, j < k, slice.width, slice.ld), again, split);
         }
-        if (gather_s) {
-          Step<T> again = step;
-          again.width = slice.ld;
-          again.table = u_k;
-          again.factors = ones.get();
-          again.out = sums;
-          again.next = nullptr;
-          again.ldo = slice.ld;
-          run_step(forward_kernel<T>(a.g, false, slice.width, slice.ld), again, split);
-        }
-        const int64_t turn = (a.K - 1 - k) % 2;
-        step.table = tables[turn];
-        step.next = k > 0 ? tables[1 - turn] : nullptr;
-        step.u = u_k;
-        step.s = !grad_c ? nullptr : gather_s ? sums : s + k * table_size;
+        const int64_t following = gather_s ? first + 1 + k - start : now + 1;
+        step.table = work[now];
+        step.next = k > 0 ? work[following] : nullptr;
+        step.u = u ? gather_s ? u_of(k) : u + k * table_size : nullptr;
+        step.s = !grad_c ? nullptr : gather_s ? s_of(k) : s + k * table_size;
         step.kept_far = step.s && 2 * a.K * table_size * int64_t(sizeof(T)) > 4 * cache_bytes();
         step.first = k == 0;
         // every second step adds to the gradient of x, for itself and the one before
         step.grad_x = k % 2 == 0 ? grad_x : nullptr;
         step.both = k < a.K - 1;
         run_step(run, step, split);
+        now = following;
+        if (k == start) first = now;
       }
       if (u) u += kept * table_size;
       if (s) s += a.K * table_size;
       if (grad_x && in_result) {
-        // through the two tables, which are done
-        A* const copy = reinterpret_cast<A*>(work.get());
+        // through a table, which is done
+        A* const copy = reinterpret_cast<A*>(work[0]);
         std::memcpy(copy + begin * ldx, grad_x + begin * ldx, (end - begin) * ldx * sizeof(A));
         split.wait();
         grad_x = copy;

@@ -101,6 +101,29 @@ class Buffer {
   T* data_ = nullptr;
 };
 
+// Tables of one size, each a block of its own: what one pass has given back another one can take, whatever the number.
+template <class T>
+class Tables {
+ public:
+  Tables(int64_t count, int64_t size) : Tables(count) {
+    bytes_ = size > 0 ? size * sizeof(T) : 1;
+    for (; count_ < count; ++count_) list_.get()[count_] = static_cast<T*>(pool_take(bytes_));
+  }
+  ~Tables() {
+    while (count_) pool_give(list_.get()[--count_], bytes_);
+  }
+  Tables(const Tables&) = delete;
+  Tables& operator=(const Tables&) = delete;
+  // counted round
+  T* operator[](int64_t number) const { return list_.get()[number % count_]; }
+
+ private:
+  explicit Tables(int64_t most) : list_(most) {}
+  Buffer<T*> list_;
+  int64_t count_ = 0;
+  size_t bytes_ = 0;
+};
+
 // Bytes of a core's second-level cache.
 inline int64_t cache_bytes() {
 #if defined(_SC_LEVEL2_CACHE_SIZE)
