@@ -74,7 +74,7 @@ struct StepKernel {
     if constexpr (sizeof(T) == 2) {
       float c;
       std::memcpy(&c, row + kLd - kFloatPlaces<T>, sizeof(c));
-      return V{} + c;
+      return c - V{};  // less zero, which costs nothing; plus zero is an addition
     } else {
       return last_lane<A, kLanes>(last);
     }
@@ -99,7 +99,6 @@ struct StepKernel {
     }
     V wc{};
     if constexpr (kInRow) wc = c_behind(row, u[kVecs - 1]);
-    // less zero, which changes no value and costs nothing; plus zero is an addition
     if constexpr (kW == Weighting::kNode) wc = (kEntry ? a.entry_c[e] : a.c[j]) - V{};
     if constexpr (kNode && kWeighted) wc *= w;
     if constexpr (kCount) sums.c += wc;

@@ -61,15 +61,40 @@ UGNN_INLINE void keep(V& value) {
 #endif
 }
 
+// ---- 16-bit lanes to 32 bits and back, with one instruction where there is one: the compiler takes half vectors
+template <int kLanes>
+UGNN_INLINE vec_t<uint32_t, kLanes> to_words(vec_t<uint16_t, kLanes> half) {
+#if defined(__AVX512F__)
+  if constexpr (kLanes == 16) return (vec_t<uint32_t, 16>)_mm512_cvtepu16_epi32((__m256i)half);
+#endif
+#if defined(__AVX2__)
+  if constexpr (kLanes == 8) return (vec_t<uint32_t, 8>)_mm256_cvtepu16_epi32((__m128i)half);
+#endif
+  if constexpr (kLanes == 1) {
+    return half;
+  } else {
+    return __builtin_convertvector(half, vec_t<uint32_t, kLanes>);
+  }
+}
+
+// the lower halves
+template <int kLanes>
+UGNN_INLINE vec_t<uint16_t, kLanes> to_halves(vec_t<uint32_t, kLanes> words) {
+#if defined(__AVX512VL__)
+  if constexpr (kLanes == 16) return (vec_t<uint16_t, 16>)_mm512_cvtepi32_epi16((__m512i)words);
+  if constexpr (kLanes == 8) return (vec_t<uint16_t, 8>)_mm256_cvtepi32_epi16((__m256i)words);
+#endif
+  if constexpr (kLanes == 1) {
+    return uint16_t(words);
+  } else {
+    return __builtin_convertvector(words, vec_t<uint16_t, kLanes>);
+  }
+}
+
 // ---- bfloat16
 template <int kLanes>
 UGNN_INLINE vec_t<float, kLanes> widen(vec_t<uint16_t, kLanes> half) {
-  vec_t<uint32_t, kLanes> bits;
-  if constexpr (kLanes == 1) {
-    bits = uint32_t(half) << 16;
-  } else {
-    bits = __builtin_convertvector(half, vec_t<uint32_t, kLanes>) << 16;
-  }
+  const vec_t<uint32_t, kLanes> bits = to_words<kLanes>(half) << 16;
   vec_t<float, kLanes> v;
   std::memcpy(&v, &bits, sizeof(v));
   return v;
@@ -86,7 +111,7 @@ UGNN_INLINE vec_t<uint16_t, kLanes> narrow(vec_t<float, kLanes> v) {
     return uint16_t(v != v ? quiet_nan : rounded);
   } else {
     const vec_t<uint32_t, kLanes> chosen = (v != v) ? quiet_nan : rounded;
-    return __builtin_convertvector(chosen, vec_t<uint16_t, kLanes>);
+    return to_halves<kLanes>(chosen);
   }
 }
 
