@@ -153,6 +153,15 @@ struct StepKernel {
     constexpr int kWide = kLanes * kRows;
     return v < kVecs - 1 ? load<kWide>(row + v * kLanes) : load_first<kWide>(row + v * kLanes, tail);
   }
+  // The columns of a table row, zeros behind them. The whole vector is loaded: a masked load may wait for the stores
+  // before it.
+  template <int kRows, class TailT>
+  static UGNN_INLINE Rows<kRows> load_columns(const T* row, int v, const TailT& columns) {
+    const Rows<kRows> whole = load<kLanes * kRows>(row + v * kLanes);
+    if (v < kVecs - 1) return whole;
+    if constexpr (kRows == 1) return first_or<A, kLanes>(whole, A(0), columns);
+    if constexpr (kRows > 1) return first_or<A, kLanes * kRows>(whole, Rows<kRows>{}, columns);
+  }
   template <class U>
   static UGNN_INLINE void store_row(U* row, int v, V value, const Tail<kLanes>& tail) {
     if (v < kVecs - 1) {
@@ -284,9 +293,10 @@ struct StepKernel {
       const Rows<kRows> y = y_of(sums, c_i, v), next = rounded<T, kWide>(to_v * y);
       if (a.s) {
         // what lies behind the columns in one factor of a product is zero in the other
-        const Rows<kRows> u = load_row<kRows>(a.u + i * kLd, v, tails.columns);
-        const Rows<kRows> s = sizeof(T) == 2 ? load_row<kRows>(a.s + i * kLd, v, tails.columns) : load<kWide>(a.s + at);
-        dots.c += load_row<kRows>(a.table + i * kLd, v, tails.columns) * s;
+        const Rows<kRows> u = load_columns<kRows>(a.u + i * kLd, v, tails.columns);
+        const Rows<kRows> s =
+            sizeof(T) == 2 ? load_columns<kRows>(a.s + i * kLd, v, tails.columns) : load<kWide>(a.s + at);
+        dots.c += load_columns<kRows>(a.table + i * kLd, v, tails.columns) * s;
         keep(dots.c);
         dots.c += u * sums.s[v];
         dots.b += next * u;
@@ -295,7 +305,7 @@ struct StepKernel {
         A* grad = a.grad_x + i * (kTable ? kLd : a.ldg);
         Rows<kRows> sum = to_x * y;
         keep(sum);
-        if (a.both) sum += from_v * load_row<kRows>(a.table + i * kLd, v, tails.columns);
+        if (a.both) sum += from_v * load_columns<kRows>(a.table + i * kLd, v, tails.columns);
         if constexpr (kTable) {
           store<kWide>(grad + v * kLanes, load<kWide>(grad + v * kLanes) + sum);
         } else {
@@ -382,7 +392,9 @@ struct StepKernel {
     run_part<false>(a, part, begin, end);
   }
 
+  // whether whole vectors may be read and written
   static UGNN_INLINE bool in_tables(const Step<T>& a) {
+    if (kE == Epilogue::kBackward) return a.width == kLd && a.ldg == kLd;
     return a.x && a.width == kLd && a.ldx == kLd && a.ldo == kLd && !a.order;
   }
 
@@ -390,10 +402,8 @@ struct StepKernel {
   static UGNN_INLINE void run_part(const Step<T>& a, Part part, int64_t begin, int64_t end) {
     if constexpr (kTogether) {
       if (part == Part::kRows && a.ascending) {
-        // the gradient of x is a table in near form
-        if (kE == Epilogue::kBackward || in_tables(a)) {
-          return run_together<true, kAside, kCount>(a, begin, end);
-        }
+        if (in_tables(a)) return run_together<true, kAside, kCount>(a, begin, end);
+        // in backward they are tables
         if constexpr (kE != Epilogue::kBackward) return run_together<false, kAside, kCount>(a, begin, end);
       }
     }
@@ -515,7 +525,7 @@ struct StepKernel {
     const int64_t hub_len = hub_length(a.g.E);
     const HubPieces pieces{a.g};
     const Tails tails = tails_of<1>(a);
-    const bool tables = kE == Epilogue::kForward && in_tables(a);
+    const bool tables = kE != Epilogue::kGeneral && in_tables(a);
     for (int64_t item = begin; item < end; ++item) {
       Sums sums;
       int64_t i = 0;
