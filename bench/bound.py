@@ -26,7 +26,7 @@ from ugnn_fast.ops._native_call import padded_width
 LABEL = "bare gather"
 _DTYPES = {4: torch.float32, 2: torch.bfloat16}
 # (hint, distance): none, into all caches, past the first one
-_PREFETCH = ((0, 0), *itertools.product((1, 2), (16, 32, 64)))
+_PREFETCH = ((0, 0), *itertools.product((1, 2), (16, 32, 64, 128, 192)))
 _CHAINS = (1, 2)
 _LITTLE = 1 << 23  # neighbour values
 

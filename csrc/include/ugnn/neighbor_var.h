@@ -37,7 +37,7 @@ struct NeighborVarKernel {
                       : V{};
     }
     const bool want_var = a.var || (a.weight && !a.of_mean);
-    const int64_t ahead = entries_ahead(g.N * int64_t(slice.ld * sizeof(T)));
+    const Ahead ahead = ahead_of(g.N, slice.ld * sizeof(T));
     for (int64_t i = begin; i < end; ++i) {
       const A scale = g.degree[i] > 0 ? 1 / degree_of<A>(g, i) : A(0);
       V mean[kVecs], var[kVecs];
@@ -46,7 +46,8 @@ struct NeighborVarKernel {
       for_blocks(g, i, [&](int64_t first, int64_t last) {
         V sum[kVecs] = {};
         for (int64_t e = first; e < last; ++e) {
-          if (ahead && e + ahead < g.E) fetch<kLanes * kVecs>(table + g.col[e + ahead] * int64_t(slice.ld));
+          if (ahead && e + ahead.entries < g.E)
+            ahead.template fetch<kLanes * kVecs>(table + g.col[e + ahead.entries] * int64_t(slice.ld));
           const A w = entry_weight<A>(g, e);
           const T* row = table + g.col[e] * int64_t(slice.ld);
           UGNN_UNROLL
@@ -88,7 +89,7 @@ struct NeighborVarKernel {
   static void backward_rows(const NeighborVarBackward& a, const Slice& slice, const A* grads, int64_t begin,
                             int64_t end) {
     const Csr& g = a.g;
-    const int64_t ahead = entries_ahead(g.N * int64_t(2 * slice.ld * sizeof(A)));
+    const Ahead ahead = ahead_of(g.N, 2 * slice.ld * sizeof(A));
     for (int64_t j = begin; j < end; ++j) {
       const int64_t at = j * a.R * a.D + slice.first;
       V x[kVecs], sum[kVecs];
@@ -98,7 +99,8 @@ struct NeighborVarKernel {
         sum[v] = V{};
       }
       for (int64_t e = g.rowptr[j]; e < g.rowptr[j + 1]; ++e) {
-        if (ahead && e + ahead < g.E) fetch<2 * kLanes * kVecs>(grads + g.col[e + ahead] * int64_t(2 * slice.ld));
+        if (ahead && e + ahead.entries < g.E)
+          ahead.template fetch<2 * kLanes * kVecs>(grads + g.col[e + ahead.entries] * int64_t(2 * slice.ld));
         const A w = entry_weight<A>(g, e);
         const A* row = grads + g.col[e] * int64_t(2 * slice.ld);
         UGNN_UNROLL

@@ -44,6 +44,22 @@ UGNN_INLINE void fetch(const T* row) {
   for (int at = 0; at < kValues; at += 64 / sizeof(T)) __builtin_prefetch(row + at, 0, kLocality);
 }
 
+// How far ahead rows of a table are fetched while entries are summed, and whether into the first-level cache.
+struct Ahead {
+  int entries = 0;  // 0: not at all, the table is in the caches near the core
+  bool first_level = false;
+  explicit operator bool() const { return entries; }
+
+  template <int kValues, class T>
+  UGNN_INLINE void fetch(const T* row) const {
+    if (first_level) {
+      UGNN_ISA::fetch<kValues, 3>(row);
+    } else {
+      UGNN_ISA::fetch<kValues, 2>(row);
+    }
+  }
+};
+
 // Fetches row order[p + kRowsAhead], where rows are taken at random places; kWrite: to be written.
 template <bool kWrite, class T>
 UGNN_INLINE void fetch_row(const T* first, int64_t ld, int64_t width, const int32_t* order, int64_t p, int64_t end) {
@@ -60,9 +76,9 @@ struct Step {
   using A = acc_t<T>;
   Csr g;
   bool ascending = false;  // rows are sorted by length
-  int prefetch = 0;        // entries ahead; 0: none, the table is in the caches near the core
-  int columns = 0;         // of the slice
-  int width = 0;           // values to read and write of a row of x, out and grad_x: columns, or all if they are tables
+  Ahead prefetch;
+  int columns = 0;  // of the slice
+  int width = 0;    // values to read and write of a row of x, out and grad_x: columns, or all if they are tables
 
   // gather
   const T* table = nullptr;

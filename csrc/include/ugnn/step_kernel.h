@@ -125,9 +125,9 @@ struct StepKernel {
     int64_t e = begin;
     if (a.prefetch) {
       // entries with one so far ahead
-      const int64_t stop = end + a.prefetch <= a.g.E ? end : a.g.E - a.prefetch;
+      const int64_t ahead = a.prefetch.entries, stop = end + ahead <= a.g.E ? end : a.g.E - ahead;
       for (; e < stop; ++e) {
-        fetch<kLd>(a.table + a.g.col[e + a.prefetch] * kLd);
+        a.prefetch.template fetch<kLd>(a.table + a.g.col[e + ahead] * kLd);
         add<kEntry, kCount>(a, e, sums);
       }
     }
