@@ -108,7 +108,8 @@ def _backward_body(graph, grad_h, h, c, kept, steps, memory, backend, need_x, ne
     b, u, s = _addresses(kept, b_size, (kept.numel() - b_size) // tables if tables else 0, memory)
     native.ada_propagate_backward(
         csr(graph), DTYPES[inside], torch.get_num_threads(), R, D, steps, grad.data_ptr(), h.data_ptr(),
-        rows.data_ptr(), 1 if c.dim() == 1 else R, b, u, interval(steps, memory, backend), s, pointer(grad_x), pointer(grad_c),
+        rows.data_ptr(), 1 if c.dim() == 1 else R, b, u, interval(steps, memory, backend), s,
+        pointer(grad_x), pointer(grad_c),
     )  # fmt: skip
     return (
         grad_h.new_empty(0) if grad_x is None else result_as(grad_x, grad_h.dtype),
