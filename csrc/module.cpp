@@ -56,10 +56,10 @@ int64_t ada_propagate_forward(const Csr& g, int dtype, int threads, int64_t R, i
   return a.bad_c;
 }
 
-void ada_propagate_backward(const Csr& g, int dtype, int threads, int64_t R, int64_t D, int64_t K, uint64_t grad_h,
-                            uint64_t h, uint64_t c, int64_t RC, uint64_t b, uint64_t u, int64_t every, uint64_t s,
-                            uint64_t grad_x, uint64_t grad_c) {
-  const AdaPropagateBackward a{g,     DType(dtype), threads, R,     D,     K,     at(grad_h), at(h),
+void ada_propagate_backward(const Csr& g, int dtype, int threads, int64_t R, int64_t D, int64_t K, uint64_t x,
+                            uint64_t grad_h, uint64_t h, uint64_t c, int64_t RC, uint64_t b, uint64_t u, int64_t every,
+                            uint64_t s, uint64_t grad_x, uint64_t grad_c) {
+  const AdaPropagateBackward a{g,     DType(dtype), threads, R,     D,     K,     at(x),      at(grad_h), at(h),
                                at(c), RC,           at(b),   at(u), every, at(s), at(grad_x), at(grad_c)};
   py::gil_scoped_release release;
   kernels().ada_propagate_backward(a);
@@ -227,7 +227,8 @@ PYBIND11_MODULE(_C, m) {
   py::class_<CoefView>(m, "Coef").def(py::init(&coef));
   py::class_<SparseRows>(m, "SparseRows").def(py::init(&sparse_rows));
   m.def("isa", [] { return kernels().name; }, "instruction set of the kernels in use");
-  m.def("padded_width", [](int dtype, int64_t D) { return kernels().padded_width(DType(dtype), D); });
+  m.def("padded_width",
+        [](int dtype, int64_t D, bool narrow) { return kernels().padded_width(DType(dtype), D, narrow); });
   m.def("take", &take);
   m.def("pool_clear", &pool_clear);
   m.def("pool_bytes", &pool_bytes);

@@ -15,9 +15,9 @@ void ada_propagate_backward_any(const AdaPropagateBackward& a) {
   with_kept(a, [](auto& kept) { for_dtype(kept.dtype, [&](auto t) { ada_propagate_backward<decltype(t)>(kept); }); });
 }
 
-int64_t padded_width_any(DType dtype, int64_t D) {
+int64_t padded_width_any(DType dtype, int64_t D, bool narrow) {
   int64_t width = 0;
-  for_dtype(dtype, [&](auto t) { width = Slices<decltype(t)>{1, D, true}.padded_width(); });
+  for_dtype(dtype, [&](auto t) { width = ada_propagate_slices<decltype(t)>(1, D, true, narrow).padded_width(); });
   return width;
 }
 

@@ -101,4 +101,6 @@ def test_tables_behind_a_narrow_slice(dtype, D, cpu):
         leaves = x.clone().requires_grad_(), c.clone().requires_grad_()
         h = uf.ada_propagate(g, *leaves, 3, memory=memory)
         results.append((h, *torch.autograd.grad(h.float().square().sum(), leaves)))
-    assert all(torch.equal(saved, again) for saved, again in zip(*results, strict=True))
+    # the gradient of c is a sum over columns, in slices that are narrower where u alone is kept
+    for saved, again, tolerance in zip(*results, (0, 0, 1e-6), strict=True):
+        torch.testing.assert_close(saved, again, rtol=tolerance, atol=tolerance * saved.abs().max().item())

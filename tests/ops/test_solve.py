@@ -220,9 +220,8 @@ def test_a_column_that_has_arrived_is_left_alone(backend):
     x = torch.randn(g.num_nodes, 4)
     x[:, 1] = g.degree.sqrt()  # an eigenvector of the normalised adjacency: one step
     slow, one = uf.solve(g, x, 1.01, tol=1e-5, backend=backend), uf.solve(g, x[:, 1:2], 1.01, tol=1e-5, backend=backend)
-    # sums of another width have another order on a GPU
-    tolerance = {"rtol": 1e-5, "atol": 0} if backend == "triton" else {}
-    torch.testing.assert_close(slow[:, 1:2], one, **tolerance)
+    # sums of another width have another order, and either may stop an iteration earlier
+    torch.testing.assert_close(slow[:, 1:2], one, rtol=2e-5, atol=0)
 
 
 def test_too_few_iterations(backend):

@@ -9,14 +9,14 @@ from torch import Tensor
 
 from ugnn_fast.device.step import ONE, ZERO, Stepper, column, per_node, rsqrt_degree
 from ugnn_fast.ops._native_call import acc_dtype
-from ugnn_fast.ops.ada_propagate import TABLES, interval, kept_sizes
+from ugnn_fast.ops.ada_propagate import TABLES, interval, kept_sizes, kept_tables
 
 
 def _kept_parts(
     kept: Tensor, like: Tensor, b_shape: Any, steps: int, memory: str, backend: str
 ) -> tuple[Tensor, Any, Any]:
     """b, and u and s [kept steps, ...] if they are there; views of what forward keeps."""
-    count = -(-steps // interval(steps, memory, backend))
+    count = kept_tables(steps, memory, backend)
     size = kept_sizes(like, kept.new_empty(b_shape), steps, memory, backend)[1]
     b = kept[-b_shape.numel() :].view(b_shape)
     tables: list[Any] = [
@@ -66,7 +66,9 @@ def ada_propagate(graph, x, c, c_value, steps, memory, backend, check) -> tuple[
     return h, kept
 
 
-def ada_propagate_backward(graph, grad_h, h, c, kept, steps, memory, backend, need_x, need_c) -> tuple[Tensor, Tensor]:
+def ada_propagate_backward(
+    graph, x, grad_h, h, c, kept, steps, memory, backend, need_x, need_c
+) -> tuple[Tensor, Tensor]:
     """Body of ugnn::ada_propagate_backward."""
     grad_h, c, kept = grad_h.contiguous(), c.contiguous(), kept.contiguous()
     rho = rsqrt_degree(graph, acc_dtype(grad_h.dtype), backend)

@@ -126,14 +126,14 @@ def table_dtype(dtype: torch.dtype, N: int, D: int, backend: str) -> torch.dtype
     return torch.float32 if near and dtype.itemsize == 2 else dtype
 
 
-def padded_width(dtype: torch.dtype, D: int) -> int:
-    """Values that a row of D columns takes in a kept table."""
-    return _padded_width(DTYPES[dtype], int(D))
+def padded_width(dtype: torch.dtype, D: int, narrow: bool = False) -> int:
+    """Values that a row of D columns takes in kept tables; narrow: where tables u are kept alone."""
+    return _padded_width(DTYPES[dtype], int(D), narrow)
 
 
 @functools.cache
-def _padded_width(dtype: int, D: int) -> int:
-    return native.padded_width(dtype, D)
+def _padded_width(dtype: int, D: int, narrow: bool) -> int:
+    return native.padded_width(dtype, D, narrow)
 
 
 def inverse_degree(graph: tuple, dtype: torch.dtype) -> Tensor:

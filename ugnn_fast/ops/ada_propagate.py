@@ -32,7 +32,8 @@ def interval(steps: int, memory: str, backend: str) -> int:
     """Of so many steps one is kept, the others are computed again from it.
 
     The CPU kernels find s of a step and u of the next one with one gather, and hold both of all steps between two that
-    were kept: K / m + 2 m tables in all, fewest where m = sqrt(K / 2). The kernels of GPUs sum s again in backward.
+    were kept: K / m + 2 m tables in all, fewest where m = sqrt(K / 2), for one slice of columns at a time. The kernels
+    of GPUs sum s again in backward.
     """
     if memory not in ("recompute", "checkpoint") or steps == 0:
         return 1
@@ -40,6 +41,12 @@ def interval(steps: int, memory: str, backend: str) -> int:
         fewest = max(1, round(math.sqrt(steps / 2)))
         return fewest if memory == "checkpoint" else min(fewest, 2)
     return math.isqrt(steps - 1) + 1 if memory == "checkpoint" else 1
+
+
+def kept_tables(steps: int, memory: str, backend: str) -> int:
+    """How many tables u are kept. The CPU kernels make the first one again from x, where they keep no s."""
+    every = interval(steps, memory, backend)
+    return max(steps - 1, 0) // every if backend == "cpu" and TABLES[memory] == 1 else -(-steps // every)
 
 
 def kept_sizes(x: Tensor, c: Tensor | None, steps: int, memory: str, backend: str) -> tuple[int, int]:
@@ -51,8 +58,8 @@ def kept_sizes(x: Tensor, c: Tensor | None, steps: int, memory: str, backend: st
         return b_size, 0
     R, D = replicas_and_width(x)
     dtype = table_dtype(x.dtype, x.shape[0], D, backend)
-    width = padded_width(dtype, D) if backend == "cpu" else D
-    size = -(-steps // interval(steps, memory, backend)) * x.shape[0] * R * width
+    width = padded_width(dtype, D, narrow=TABLES[memory] == 1) if backend == "cpu" else D
+    size = kept_tables(steps, memory, backend) * x.shape[0] * R * width
     return b_size, (size + 1) // 2 if dtype.itemsize == 2 else size
 
 
@@ -96,10 +103,11 @@ def _addresses(kept: Tensor, b_size: int, table_size: int, memory: str) -> tuple
     return b, start if table_size else 0, start + table_bytes if memory == "save" else 0
 
 
-def _backward_body(graph, grad_h, h, c, kept, steps, memory, backend, need_x, need_c):
+def _backward_body(graph, x, grad_h, h, c, kept, steps, memory, backend, need_x, need_c):
     R, D = replicas_and_width(grad_h)
     inside = table_dtype(grad_h.dtype, grad_h.shape[0], D, backend)
     grad, h = (t.to(inside).contiguous() for t in (grad_h, h))
+    x = None if x is None else x.to(inside).contiguous()
     kept, rows = kept.contiguous(), by_replica(c)
     # gradients are summed over the steps in the accumulation type
     grad_x = result(grad_h.shape, kept.dtype) if need_x else None
@@ -107,7 +115,7 @@ def _backward_body(graph, grad_h, h, c, kept, steps, memory, backend, need_x, ne
     b_size, tables = c.numel(), TABLES[memory]
     b, u, s = _addresses(kept, b_size, (kept.numel() - b_size) // tables if tables else 0, memory)
     native.ada_propagate_backward(
-        csr(graph), DTYPES[inside], torch.get_num_threads(), R, D, steps, grad.data_ptr(), h.data_ptr(),
+        csr(graph), DTYPES[inside], torch.get_num_threads(), R, D, steps, pointer(x), grad.data_ptr(), h.data_ptr(),
         rows.data_ptr(), 1 if c.dim() == 1 else R, b, u, interval(steps, memory, backend), s,
         pointer(grad_x), pointer(grad_c),
     )  # fmt: skip
@@ -117,7 +125,7 @@ def _backward_body(graph, grad_h, h, c, kept, steps, memory, backend, need_x, ne
     )
 
 
-def _backward_fake(graph, grad_h, h, c, kept, steps, memory, backend, need_x, need_c):
+def _backward_fake(graph, x, grad_h, h, c, kept, steps, memory, backend, need_x, need_c):
     def like(t: Tensor, needed: bool) -> Tensor:
         return torch.empty_like(t, memory_format=torch.contiguous_format) if needed else grad_h.new_empty(0)
 
@@ -133,19 +141,22 @@ class _AdaPropagate(torch.autograd.Function):
         ctx.constants = (graph, c_value, steps, memory, backend)
         # for a constant c backward is forward on the gradient
         if c is not None:
-            ctx.save_for_backward(h, c, kept)
+            # x where the first table is made again from it
+            again = TABLES[memory] == 1 and backend == "cpu"
+            ctx.save_for_backward(x if again else None, h, c, kept)
         return h
 
     @staticmethod
     def backward(ctx, grad_h):
         graph, c_value, steps, memory, backend = ctx.constants
         _, _, need_x, need_c = ctx.needs_input_grad[:4]
-        kept = ctx.saved_tensors
-        if not kept:
+        saved = ctx.saved_tensors
+        if not saved:
             # W and b are the same on every connected node, so the K-step operator is its own transpose. (G5)
             grad_x, grad_c = ada_propagate(graph, grad_h, None, c_value, steps, "none", backend, False), None
         else:
-            grad_x, grad_c = ada_propagate_backward(graph, grad_h, *kept, steps, memory, backend, need_x, need_c)
+            x, *found = saved
+            grad_x, grad_c = ada_propagate_backward(graph, x, grad_h, *found, steps, memory, backend, need_x, need_c)
         return None, None, grad_x if need_x else None, grad_c if need_c else None, None, None, None, None, None
 
 
@@ -165,7 +176,7 @@ ada_propagate = define(
     first_only=True,
 )
 ada_propagate_backward = define(
-    f"ada_propagate_backward({GRAPH}, Tensor grad_h, Tensor h, Tensor c, Tensor kept, int steps, str memory,"
+    f"ada_propagate_backward({GRAPH}, Tensor? x, Tensor grad_h, Tensor h, Tensor c, Tensor kept, int steps, str memory,"
     " str backend, bool need_x, bool need_c) -> (Tensor grad_x, Tensor grad_c)",
     _backward_body,
     _backward_fake,

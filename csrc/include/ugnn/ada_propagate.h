@@ -60,11 +60,26 @@ void replicas_of(const Slices<T>& slices, const SliceRange& range, int64_t RC, i
   end = RC > 1 ? slices.at(range.end - 1).r + 1 : RC;
 }
 
+// narrow: where u alone is kept, memory counts. What a pass works in is as wide as a slice.
+template <class T>
+Slices<T> ada_propagate_slices(int64_t R, int64_t D, bool for_c, bool narrow) {
+  return {R, D, for_c, narrow ? kNarrowWidth<T> : kMaxWidth<T>};
+}
+template <class Call>
+bool is_narrow(const Call& a) {
+  return a.u && !a.s;
+}
+// tables of a slice in u; that of the first step is x, times rho, and not kept where others are computed again
+template <class Call>
+int64_t kept_tables(const Call& a) {
+  return is_narrow(a) ? a.K > 0 ? (a.K - 1) / a.every : 0 : a.K;
+}
+
 // Returns a node with a bad c, or -1.
 template <class T>
 int64_t ada_propagate_forward(const AdaPropagateForward& a, const SliceRange& range) {
   using A = acc_t<T>;
-  const Slices<T> all_slices{a.R, a.D, a.c != nullptr};
+  const Slices<T> all_slices = ada_propagate_slices<T>(a.R, a.D, a.c != nullptr, is_narrow(a));
   const int64_t N = a.g.N, ldx = a.R * a.D;
   const int max_ld = all_slices.max_ld();
   int64_t bad_c = -1, first_r, end_r;
@@ -81,8 +96,8 @@ int64_t ada_propagate_forward(const AdaPropagateForward& a, const SliceRange& ra
   EntryC<A> entry_c(view, a.c && a.K > 1 && !c_in_row<T>(a.g, all_slices.max_width(), max_ld));
   // kForward finds b in its first step
   const bool b_in_step = a.c && !std::is_same_v<T, double> && !a.g.weight && a.K > 0 && range.first < range.end;
-  // two tables in turn for what is not kept, behind them the first one
-  const Tables<T> work(!a.u ? 3 : a.every > 1 ? 2 : 0, N * max_ld);
+  // what is not kept: the first one, and two in turn
+  const Tables<T> work(a.u && a.s ? 0 : a.u && a.every == 1 ? 1 : 3, N * max_ld);
   Buffer<A> partial(kPieceRows * max_ld * HubPieces{view.g}.count());
 
   Step<T> step;
@@ -121,7 +136,7 @@ int64_t ada_propagate_forward(const AdaPropagateForward& a, const SliceRange& ra
       }
     }
     split.wait();
-    const int64_t before = N * all_slices.padded_width(range.first), kept = (a.K + a.every - 1) / a.every;
+    const int64_t before = N * all_slices.padded_width(range.first), kept = kept_tables(a);
     T* u = a.u ? static_cast<T*>(a.u) + kept * before : nullptr;
     T* s = a.s ? static_cast<T*>(a.s) + a.K * before : nullptr;
     for (int64_t number = range.first; number < range.end && bad_c < 0; ++number) {
@@ -131,9 +146,11 @@ int64_t ada_propagate_forward(const AdaPropagateForward& a, const SliceRange& ra
       if (a.c) step.c = c.get() + replica;
       const bool new_c = all_slices.starts_values(number, range.first, a.RC);
       if (a.c && new_c) entry_c.fill(step.c, split);
-      T* const first = u ? u : work[2];
+      T* const first = u && s ? u : work[0];
       auto table = [&](int64_t k) {
-        return k == 0 ? first : u && k % a.every == 0 ? u + k / a.every * table_size : work[k % 2];
+        if (k == 0) return first;
+        if (!u || k % a.every) return work[1 + k % 2];
+        return u + (s ? k : k / a.every - 1) * table_size;
       };
       auto scaled = [&](int64_t p) { return rho.get()[p]; };
       const A* in_row = a.c && c_in_row<T>(a.g, slice.width, slice.ld) ? step.c : nullptr;
@@ -181,7 +198,7 @@ int64_t ada_propagate_forward(const AdaPropagateForward& a, const SliceRange& ra
 
 template <class T>
 void ada_propagate_forward(AdaPropagateForward& a) {
-  const Slices<T> slices{a.R, a.D};
+  const Slices<T> slices = ada_propagate_slices<T>(a.R, a.D, false, is_narrow(a));
   for_slices(a.threads, slices.count(), slices.per_replica(), (a.g.E + kRowCost * a.g.N) * slices.max_ld(), a.K,
              [&](const SliceRange& range) {
                const int64_t bad = ada_propagate_forward<T>(a, range);
@@ -241,12 +258,12 @@ __attribute__((noinline)) void add_last_terms(const LastTerms<T> a, int64_t begi
 template <class T>
 void ada_propagate_backward(const AdaPropagateBackward& a, const SliceRange& range) {
   using A = acc_t<T>;
-  const Slices<T> all_slices{a.R, a.D, true};
+  const Slices<T> all_slices = ada_propagate_slices<T>(a.R, a.D, true, is_narrow(a));
   const int64_t N = a.g.N, ldx = a.R * a.D;
   const int max_ld = all_slices.max_ld();
   int64_t first_r, end_r;
   replicas_of(all_slices, range, a.RC, first_r, end_r);
-  const T* grad_h = static_cast<const T*>(a.grad_h);
+  const T *x = static_cast<const T*>(a.x), *grad_h = static_cast<const T*>(a.grad_h);
   A* user_grad_x = static_cast<A*>(a.grad_x);
   A* user_grad_c = static_cast<A*>(a.grad_c);
   const View view(a.g, N * max_ld * int64_t(sizeof(T)), true, a.K);
@@ -259,11 +276,11 @@ void ada_propagate_backward(const AdaPropagateBackward& a, const SliceRange& ran
   A* grad_c = view.order ? near_grad_c.get() : user_grad_c;
   const bool gather_s = user_grad_c && !a.s;
   // A step gathers u once more for s. From a step that was kept to the next one this finds the u between them, too: s
-  // and u of so many steps are there at a time, beside v, which then takes the places of s row by row.
+  // and u of so many steps are there at a time, beside v, which then takes the places of s row by row, and the first u.
   const int64_t run_length = gather_s ? std::min(a.every, a.K) : 1;
   Buffer<Factors<A>> ones(gather_s ? N : 0), middle(run_length > 1 ? N : 0);
   EntryC<A> entry_c(view, a.K > 1 && !c_in_row<T>(a.g, all_slices.max_width(), max_ld));
-  const Tables<T> work(2 * run_length, N * max_ld);
+  const Tables<T> work(2 * run_length, N * max_ld), first_u(gather_s && a.K > 0 ? 1 : 0, N * max_ld);
   // in near form the gradient of x grows in a table and goes to its place at the end; on a large graph in the memory of
   // the result, if its rows are those of a table
   const bool in_result =
@@ -297,7 +314,7 @@ void ada_propagate_backward(const AdaPropagateBackward& a, const SliceRange& ran
       if (gather_s) ones.get()[p] = {1, 0};
       for (int64_t r = first_r; grad_c && r < end_r; ++r) grad_c[r * N + p] = grad_b.get()[r * N + p] = 0;
     }
-    const int64_t before = N * all_slices.padded_width(range.first), kept = (a.K + a.every - 1) / a.every;
+    const int64_t before = N * all_slices.padded_width(range.first), kept = kept_tables(a);
     const T* u = a.u ? static_cast<const T*>(a.u) + kept * before : nullptr;
     const T* s = a.s ? static_cast<const T*>(a.s) + a.K * before : nullptr;
     step.factors = factors.get();
@@ -334,6 +351,10 @@ void ada_propagate_backward(const AdaPropagateBackward& a, const SliceRange& ran
         const Factors<A> row = factors.get()[p];
         middle.get()[p] = {row.first * row.second * row.first, 2 * row.second};
       }
+      if (gather_s && a.K > 0) {
+        auto rho_at = [&](int64_t p) { return factors.get()[p].first; };
+        fill_table(first_u[0], slice, x, ldx, view.order, view.apart, rho_at, last.c, begin, end);
+      }
       split.wait();
       const StepRun<T> run = backward_kernel<T>(a.g, slice.width, slice.ld);
       int64_t now = 0, first = 0;  // tables with v: of this step, and where the run of steps began
@@ -341,7 +362,8 @@ void ada_propagate_backward(const AdaPropagateBackward& a, const SliceRange& ran
         const int64_t start = k - k % a.every;  // of the run, whose u was kept
         auto s_of = [&](int64_t j) { return work[first + 1 + j - start]; };
         auto u_of = [&](int64_t j) {
-          return j == start ? u + j / a.every * table_size : work[first + run_length + j - start];
+          if (j > start) return static_cast<const T*>(work[first + run_length + j - start]);
+          return start == 0 ? static_cast<const T*>(first_u[0]) : u + (start / a.every - 1) * table_size;
         };
         for (int64_t j = start; gather_s && now == first && j <= k; ++j) {
           Step<T> again = step;
@@ -350,7 +372,7 @@ void ada_propagate_backward(const AdaPropagateBackward& a, const SliceRange& ran
           again.next = nullptr;
           if (j < k) {
             again.factors = middle.get();
-            again.x = u;
+            again.x = first_u[0];
             again.out = work[first + run_length + j + 1 - start];
             again.sums = s_of(j);
           } else {
@@ -362,7 +384,7 @@ void ada_propagate_backward(const AdaPropagateBackward& a, const SliceRange& ran
         const int64_t following = gather_s ? first + 1 + k - start : now + 1;
         step.table = work[now];
         step.next = k > 0 ? work[following] : nullptr;
-        step.u = u ? gather_s ? u_of(k) : u + k * table_size : nullptr;
+        step.u = !grad_c ? nullptr : gather_s ? u_of(k) : u + k * table_size;
         step.s = !grad_c ? nullptr : gather_s ? s_of(k) : s + k * table_size;
         step.kept_far = step.s && 2 * a.K * table_size * int64_t(sizeof(T)) > 4 * cache_bytes();
         step.first = k == 0;
@@ -412,7 +434,7 @@ void ada_propagate_backward(const AdaPropagateBackward& a, const SliceRange& ran
 
 template <class T>
 void ada_propagate_backward(const AdaPropagateBackward& a) {
-  const Slices<T> slices{a.R, a.D};
+  const Slices<T> slices = ada_propagate_slices<T>(a.R, a.D, true, is_narrow(a));
   // the gradient of one c is a sum over all slices
   const int64_t together = a.grad_c && a.RC == 1 ? slices.count() : slices.per_replica();
   for_slices(a.threads, slices.count(), together, (a.g.E + kRowCost * a.g.N) * slices.max_ld(), a.K,

@@ -31,7 +31,7 @@ void sparse_linear_any(const SparseLinear&);
 void sparse_dense_any(const SparseDense&);
 void dropout_any(const Dropout&);
 void dropout_linear_any(const DropoutLinear&);
-int64_t padded_width_any(DType, int64_t D);
+int64_t padded_width_any(DType, int64_t D, bool narrow);
 
 }  // namespace UGNN_ISA
 }  // namespace ugnn

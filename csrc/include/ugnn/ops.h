@@ -33,7 +33,7 @@ struct AdaPropagateForward {
   void* h;             // T [N, R, D], result
   void* b;             // A [RC, N], kept for backward; null: not wanted
   void* u;             // T, tables of a slice, kept for backward; null: not wanted
-  int64_t every = 1;   // of so many steps the first one's u is kept
+  int64_t every = 1;   // of so many steps the first one's u is kept; without s not that of the very first
   void* s;             // T, K tables a slice, kept for backward; null: not wanted
   int64_t bad_c = -1;  // result: a node with such a value
 };
@@ -43,6 +43,7 @@ struct AdaPropagateBackward {
   DType dtype;
   int threads;
   int64_t R, D, K;
+  const void* x;       // T [N, R, D], as in forward; null with s, and without grad_c
   const void* grad_h;  // T [N, R, D]
   const void* h;       // T [N, R, D], result of forward; null without grad_c
   const void* c;       // A [RC, N]
@@ -295,7 +296,8 @@ struct KernelTable {
   void (*sparse_dense)(const SparseDense&);
   void (*dropout)(const Dropout&);
   void (*dropout_linear)(const DropoutLinear&);
-  int64_t (*padded_width)(DType, int64_t D);  // values a row of D columns takes in a kept table
+  // values a row of D columns takes in kept tables; narrow: with u alone
+  int64_t (*padded_width)(DType, int64_t D, bool narrow);
 };
 
 // The fastest table this CPU can run, or the one named (by the environment variable UGNN_ISA).

@@ -19,6 +19,9 @@ constexpr int kMaxWidth = 16;
 #endif
 template <>
 constexpr int kMaxWidth<double> = 8;
+// The same where memory counts more than time: a row is one cache line, c_j behind 16-bit values.
+template <class T>
+constexpr int kNarrowWidth = sizeof(T) == 2 ? kMaxWidth<T> < 30 ? kMaxWidth<T> : 30 : 64 / sizeof(T);
 
 // values of a vector register
 #if defined(UGNN_ISA_avx512)

@@ -22,16 +22,18 @@ struct Slice {
   int ld;
 };
 
-// The slices of [R, D] columns of type T. for_c: rows of tables have room for c where that costs nothing.
+// The slices of [R, D] columns of type T. for_c: rows of tables have room for c where that costs nothing. most: columns
+// of a slice.
 template <class T>
 struct Slices {
   int64_t R, D;
   bool for_c = false;
+  int64_t most = kMaxWidth<T>;
 
-  int64_t per_replica() const { return (D + kMaxWidth<T> - 1) / kMaxWidth<T>; }
+  int64_t per_replica() const { return (D + most - 1) / most; }
   int64_t count() const { return R * per_replica(); }
   int ld(int width) const { return for_c ? padded_for_c<T>(width) : padded<T>(width); }
-  int max_width() const { return int(D < kMaxWidth<T> ? D : kMaxWidth<T>); }
+  int max_width() const { return int(D < most ? D : most); }
   int max_ld() const { return ld(max_width()); }
 
   // whether the values per node of a slice, of RC arrays, are not those of the slice before, of slices from `first` on
@@ -40,8 +42,8 @@ struct Slices {
   }
 
   Slice at(int64_t number) const {
-    const int64_t r = number / per_replica(), begin = number % per_replica() * kMaxWidth<T>;
-    const int width = int(D - begin < kMaxWidth<T> ? D - begin : kMaxWidth<T>);
+    const int64_t r = number / per_replica(), begin = number % per_replica() * most;
+    const int width = int(D - begin < most ? D - begin : most);
     return Slice{r, r * D + begin, width, ld(width)};
   }
 
