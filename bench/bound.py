@@ -21,7 +21,7 @@ from torch import Tensor
 from bench.machine import compiled
 from bench.registry import Gather, Results, Work
 from ugnn_fast._graph_build import NEAR_NODES
-from ugnn_fast.ops._native_call import padded_width
+from ugnn_fast.ops._native_call import padded_width, result
 
 LABEL = "bare gather"
 _DTYPES = {4: torch.float32, 2: torch.bfloat16}
@@ -77,8 +77,8 @@ class Way(NamedTuple):
 def passes_of(rowptr: Tensor, col: Tensor, table_rows: int, width: int, itemsize: int) -> Callable[[int, Way], Tensor]:
     """call(passes, way) -> a table, of zeros that lie in memory."""
     N, columns = len(rowptr) - 1, padded(width, itemsize)
-    # written, as pages that never were are all the same one
-    table, out = (torch.empty(rows, columns, dtype=_DTYPES[itemsize]).fill_(0) for rows in (table_rows, N))
+    # written, as pages that never were are all the same one; in huge pages, as the tables of our kernels
+    table, out = (result((rows, columns), _DTYPES[itemsize]).fill_(0) for rows in (table_rows, N))
     gather = library().bare_gather
 
     def call(passes: int, way: Way) -> Tensor:

@@ -93,7 +93,7 @@ int64_t ada_propagate_forward(const AdaPropagateForward& a, const SliceRange& ra
   Buffer<A> rho(N), own_b(keeps_b ? 0 : a.RC * N);
   A* b = keeps_b ? static_cast<A*>(a.b) : own_b.get();
   Buffer<Factors<A>> middle(N), final(N);  // scales of y and of x in all steps but the last, and in that
-  EntryC<A> entry_c(view, a.c && a.K > 1 && !c_in_row<T>(a.g, all_slices.max_width(), max_ld));
+  Buffer<A> entry_c(entries_with_c<A>(view, a.c && a.K > 1 && !c_in_row<T>(a.g, all_slices.max_width(), max_ld)));
   // kForward finds b in its first step
   const bool b_in_step = a.c && !std::is_same_v<T, double> && !a.g.weight && a.K > 0 && range.first < range.end;
   // what is not kept: the first one, and two in turn
@@ -145,7 +145,7 @@ int64_t ada_propagate_forward(const AdaPropagateForward& a, const SliceRange& ra
       const StepRun<T> run = forward_kernel<T>(a.g, a.c, slice.width, slice.ld);
       if (a.c) step.c = c.get() + replica;
       const bool new_c = all_slices.starts_values(number, range.first, a.RC);
-      if (a.c && new_c) entry_c.fill(step.c, split);
+      step.fills_c = new_c;
       T* const first = u && s ? u : work[0];
       auto table = [&](int64_t k) {
         if (k == 0) return first;
@@ -187,6 +187,7 @@ int64_t ada_propagate_forward(const AdaPropagateForward& a, const SliceRange& ra
         step.order = last ? view.order : nullptr;
         step.b = makes_b && k == 0 ? b + replica : nullptr;
         run_step(run, step, split);
+        step.fills_c = false;
         if (step.b && !last) set_factors();
       }
       if (u) u += kept * table_size;
@@ -279,7 +280,7 @@ void ada_propagate_backward(const AdaPropagateBackward& a, const SliceRange& ran
   // and u of so many steps are there at a time, beside v, which then takes the places of s row by row, and the first u.
   const int64_t run_length = gather_s ? std::min(a.every, a.K) : 1;
   Buffer<Factors<A>> ones(gather_s ? N : 0), middle(run_length > 1 ? N : 0);
-  EntryC<A> entry_c(view, a.K > 1 && !c_in_row<T>(a.g, all_slices.max_width(), max_ld));
+  Buffer<A> entry_c(entries_with_c<A>(view, a.K > 1 && !c_in_row<T>(a.g, all_slices.max_width(), max_ld)));
   const Tables<T> work(2 * run_length, N * max_ld), first_u(gather_s && a.K > 0 ? 1 : 0, N * max_ld);
   // in near form the gradient of x grows in a table and goes to its place at the end; on a large graph in the memory of
   // the result, if its rows are those of a table
@@ -325,7 +326,7 @@ void ada_propagate_backward(const AdaPropagateBackward& a, const SliceRange& ran
       step.columns = slice.width;
       step.width = view.order ? slice.ld : slice.width;
       step.c = c.get() + replica;
-      if (all_slices.starts_values(number, range.first, a.RC)) entry_c.fill(step.c, split);
+      step.fills_c = all_slices.starts_values(number, range.first, a.RC);
       step.grad_c = grad_c ? grad_c + replica : nullptr;
       step.grad_b = grad_c ? grad_b.get() + replica : nullptr;
       A* grad_x = !user_grad_x ? nullptr : view.order && !in_result ? near_grad_x.get() : user_grad_x + slice.first;
@@ -380,6 +381,7 @@ void ada_propagate_backward(const AdaPropagateBackward& a, const SliceRange& ran
             again.out = s_of(j);
           }
           run_step(forward_kernel<T>(a.g, j < k, slice.width, slice.ld), again, split);
+          if (j < k) step.fills_c = false;
         }
         const int64_t following = gather_s ? first + 1 + k - start : now + 1;
         step.table = work[now];
@@ -392,6 +394,7 @@ void ada_propagate_backward(const AdaPropagateBackward& a, const SliceRange& ran
         step.grad_x = k % 2 == 0 ? grad_x : nullptr;
         step.both = k < a.K - 1;
         run_step(run, step, split);
+        step.fills_c = false;
         now = following;
         if (k == start) first = now;
       }

@@ -70,7 +70,7 @@ void propagate_forward(const PropagateForward& a, const SliceRange& range) {
   Buffer<A> partial(kPieceRows * max_ld * HubPieces{view.g}.count());
   InView<A> c(view, static_cast<const A*>(a.c), a.RC);
   const bool in_rows = a.c && !general && c_in_row<T>(a.g, all_slices.max_width(), max_ld);
-  EntryC<A> entry_c(view, a.c && a.K > 1 && !in_rows);
+  Buffer<A> entry_c(entries_with_c<A>(view, a.c && a.K > 1 && !in_rows));
 
   Step<T> step;
   step.g = view.g;
@@ -102,7 +102,7 @@ void propagate_forward(const PropagateForward& a, const SliceRange& range) {
       const Slice slice = all_slices.at(number);
       const int64_t table_size = N * slice.ld, slab = N * ldx;
       if (a.c) step.c = c.get() + (a.RC > 1 ? slice.r * N : 0);
-      if (all_slices.starts_values(number, range.first, a.RC)) entry_c.fill(step.c, split);
+      step.fills_c = all_slices.starts_values(number, range.first, a.RC);
       const StepRun<T> run = propagate_kernel<T>(a, general, slice);
       T* tables = work.get() + table_size;
       T* own = work.get() + 3 * table_size;
@@ -174,6 +174,7 @@ void propagate_forward(const PropagateForward& a, const SliceRange& range) {
           step.gamma = total ? static_cast<const A*>(a.gamma)[k + 1] : A(0);
         }
         run_step(run, step, split);
+        step.fills_c = false;
       }
     }
   }

@@ -135,23 +135,32 @@ inline int64_t cache_bytes() {
   return 1 << 20;
 }
 
-// Whether rows are fetched into the first-level cache. AMD's cores with 48 KB of it (Zen 5) are fastest so, those with
-// 32 KB (Zen 4) are not: few rows can be on their way to it at a time.
-inline bool fetch_to_first_level() {
+// Whether rows can be fetched into the first-level cache: with 32 KB of it (Zen 4) few can be on their way at a time,
+// with 48 KB (Zen 5, Intel) it pays.
+inline bool has_large_first_level() {
 #if defined(__x86_64__) && defined(_SC_LEVEL1_DCACHE_SIZE)
-  static const bool found = __builtin_cpu_is("amd") && sysconf(_SC_LEVEL1_DCACHE_SIZE) > (32 << 10);
+  static const bool found = sysconf(_SC_LEVEL1_DCACHE_SIZE) > (32 << 10);
   return found;
+#else
+  return false;
+#endif
+}
+inline bool is_intel() {
+#if defined(__x86_64__)
+  return __builtin_cpu_is("intel");
 #else
   return false;
 #endif
 }
 
 // How rows of a table are fetched ahead: as far as memory takes to answer, but no more of them than the first-level
-// cache has room for.
+// cache has room for. Intel's fills from there are too few for rows that come from memory itself.
 inline Ahead ahead_of(int64_t rows, int64_t row_bytes) {
-  if (rows * row_bytes <= 2 * cache_bytes()) return {};
-  constexpr int64_t kMost = 160, kBytes = 20 << 10;
-  return {int(kBytes / row_bytes < kMost ? kBytes / row_bytes : kMost), fetch_to_first_level()};
+  const int64_t bytes = rows * row_bytes;
+  if (bytes <= 2 * cache_bytes()) return {};
+  const bool first_level = has_large_first_level() && !(is_intel() && bytes > (48 << 20));
+  const int64_t most = first_level && is_intel() ? 64 : 160, room = (20 << 10) / row_bytes;
+  return {int(room < most ? room : most), first_level};
 }
 
 // How a call sees its graph: as it is, or in near form. By length, while a table is about as large as the second-level
@@ -208,32 +217,13 @@ class InView {
   Buffer<A> own_;
 };
 
-// c_j of every entry in the order of the entries, for kernels that find no c in the rows of their tables and read it
-// more than once, where c itself is beyond the caches: entries are read from first to last anyway, and c_j at random
-// places costs half as much as a row.
+// How many entries have their c_j written out by the first step of a call, for those that follow: all, or none. wanted: by
+// kernels that find no c in the rows of their tables and take more steps. Where c is beyond the second-level cache a
+// look-up at a random place costs half as much as a row; the entries are read from first to last anyway.
 template <class A>
-class EntryC {
- public:
-  EntryC(const View& view, bool wanted) : g_(view.g), own_(wanted && beyond_caches(view) ? view.g.E : 0) {}
-  // for the entries of rows [begin, end)
-  void fill(const A* c, int64_t begin, int64_t end) {
-    if (!own_.get()) return;
-    for (int64_t e = g_.rowptr[begin]; e < g_.rowptr[end]; ++e) own_.get()[e] = c[g_.col[e]];
-  }
-  // by all threads of the current parallel region
-  void fill(const A* c, const RowSplit& split) {
-    const int thread = omp_get_thread_num();
-    fill(c, split.begin(thread), split.end(thread));
-  }
-  A* get() const { return own_.get(); }
-
- private:
-  static bool beyond_caches(const View& view) {
-    return !view.order && view.g.N * int64_t(sizeof(A)) > 2 * cache_bytes();
-  }
-  const Csr& g_;
-  Buffer<A> own_;
-};
+int64_t entries_with_c(const View& view, bool wanted) {
+  return wanted && !view.order && 2 * view.g.N * int64_t(sizeof(A)) > 3 * cache_bytes() ? view.g.E : 0;
+}
 
 // body(first, last) for blocks of the entries of a row: one sum over thousands of neighbours would lose digits
 template <class Body>

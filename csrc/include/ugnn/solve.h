@@ -30,7 +30,7 @@ struct SolveWork {
   int64_t block_rows;  // products are summed over so many rows
   int64_t blocks;
   InView<A> c;
-  EntryC<A> entry_c;
+  Buffer<A> entry_c;
   Buffer<A> tables;
   Buffer<Factors<A>> factors, norms;
   Buffer<A> inverse;         // 1 / N
@@ -44,7 +44,7 @@ struct SolveWork {
         block_rows(view.ascending ? 512 : 256),
         blocks((a.g.N + block_rows - 1) / block_rows),
         c(view, static_cast<const A*>(a.c), a.RC),
-        entry_c(view, a.c && !c_in_row<A>(a.g, max_width, max_ld)),
+        entry_c(entries_with_c<A>(view, a.c && !c_in_row<A>(a.g, max_width, max_ld))),
         tables(4 * rows * max_ld),
         factors(a.g.N),
         norms(rows + kVectorLanes<A>),
@@ -165,6 +165,7 @@ class SolveSlice {
         kernel_.products(t_, begin, stop, sums);
       }
     });
+    step_.fills_c = false;
   }
 
   // (C2), (C3): the step lengths of the active columns, 0 for the others; false if M is not positive definite
@@ -375,7 +376,7 @@ void solve(Solve& a) {
   constexpr int64_t kSlower = 4;
   split_rows(useful_threads(a.threads, (a.g.E + kRowCost * a.g.N) * max_ld / kSlower), work.view.g, split);
 
-#pragma omp parallel num_threads(split.threads)
+#pragma omp parallel num_threads(split.threads) firstprivate(step)
   {
     check_team(work.view.g, split);
     int64_t begin, end;
@@ -384,9 +385,7 @@ void solve(Solve& a) {
     split.wait();
     bool definite = true;
     for (int64_t number = 0; number < slices.count() && definite; ++number) {
-      if (slices.starts_values(number, 0, a.RC)) {
-        work.entry_c.fill(work.c.get() + number / slices.per_replica() * (a.RC > 1 ? a.g.N : 0), split);
-      }
+      step.fills_c = slices.starts_values(number, 0, a.RC);
       SolveSlice<A> slice(a, work, slices.at(number), step, split);
       slice.solve();
       split.wait();  // the next one counts its passes anew

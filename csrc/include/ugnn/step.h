@@ -83,7 +83,8 @@ struct Step {
   // gather
   const T* table = nullptr;
   const A* c = nullptr;              // [N], kNode and kNodeInRow
-  const A* entry_c = nullptr;        // [E], kNode: c_j of every entry; null: it is looked up
+  A* entry_c = nullptr;              // [E], kNode: c_j of every entry; null: it is looked up
+  bool fills_c = false;              // this step looks it up and writes it
   const A* edge = nullptr;           // [E], kEdge
   const int64_t* reverse = nullptr;  // [E]: take e_ji in place of e_ij
   A* partial = nullptr;              // [pieces, kPieceRows, ld], sums of the pieces of hub rows

@@ -80,8 +80,11 @@ struct StepKernel {
     }
   }
 
-  // entry e; kEntry: with its own c, kCount: c is summed too
-  template <bool kEntry, bool kCount>
+  // kNode: where c_j comes from, and goes
+  enum class From { kNodes, kNodesToEntries, kEntries };
+
+  // entry e; kCount: c is summed too
+  template <From kFrom, bool kCount>
   static UGNN_INLINE void add(const Step<T>& a, int64_t e, Sums& sums) {
     const int64_t j = a.g.col[e];
     const T* row = a.table + j * kLd;
@@ -99,7 +102,11 @@ struct StepKernel {
     }
     V wc{};
     if constexpr (kInRow) wc = c_behind(row, u[kVecs - 1]);
-    if constexpr (kW == Weighting::kNode) wc = (kEntry ? a.entry_c[e] : a.c[j]) - V{};
+    if constexpr (kW == Weighting::kNode) {
+      const A c_j = kFrom == From::kEntries ? a.entry_c[e] : a.c[j];
+      if constexpr (kFrom == From::kNodesToEntries) a.entry_c[e] = c_j;
+      wc = c_j - V{};
+    }
     if constexpr (kNode && kWeighted) wc *= w;
     if constexpr (kCount) sums.c += wc;
     UGNN_UNROLL
@@ -120,7 +127,7 @@ struct StepKernel {
     if constexpr (kInRow) sums.p[0] += last_of_rows<kLanes, kRows>(u) * u;
   }
 
-  template <bool kEntry, bool kCount>
+  template <From kFrom, bool kCount>
   static UGNN_INLINE void gather_from(const Step<T>& a, int64_t begin, int64_t end, Sums& sums) {
     int64_t e = begin;
     if (a.prefetch) {
@@ -128,17 +135,18 @@ struct StepKernel {
       const int64_t ahead = a.prefetch.entries, stop = end + ahead <= a.g.E ? end : a.g.E - ahead;
       for (; e < stop; ++e) {
         a.prefetch.template fetch<kLd>(a.table + a.g.col[e + ahead] * kLd);
-        add<kEntry, kCount>(a, e, sums);
+        add<kFrom, kCount>(a, e, sums);
       }
     }
-    for (; e < end; ++e) add<kEntry, kCount>(a, e, sums);
+    for (; e < end; ++e) add<kFrom, kCount>(a, e, sums);
   }
   template <bool kCount>
   static UGNN_INLINE void gather(const Step<T>& a, int64_t begin, int64_t end, Sums& sums) {
     if constexpr (kW == Weighting::kNode) {
-      if (a.entry_c) return gather_from<true, kCount>(a, begin, end, sums);
+      if (a.entry_c && a.fills_c) return gather_from<From::kNodesToEntries, kCount>(a, begin, end, sums);
+      if (a.entry_c) return gather_from<From::kEntries, kCount>(a, begin, end, sums);
     }
-    gather_from<false, kCount>(a, begin, end, sums);
+    gather_from<From::kNodes, kCount>(a, begin, end, sums);
   }
 
   template <int kRows, class C>
@@ -432,7 +440,7 @@ struct StepKernel {
         const int64_t stop = shortest - block < kBlockEntries ? shortest : block + kBlockEntries;
         for (; e < stop; ++e) {
           UGNN_UNROLL
-          for (int k = 0; k < 4; ++k) add<false, kCount>(a, start[k] + e, sums[k]);
+          for (int k = 0; k < 4; ++k) add<From::kNodes, kCount>(a, start[k] + e, sums[k]);
         }
         if (e == shortest) break;
         UGNN_UNROLL
@@ -450,7 +458,7 @@ struct StepKernel {
         int64_t first = start[k] + block, next = start[k] + shortest;
         for (;;) {
           const int64_t stop = last - first < kBlockEntries ? last : first + kBlockEntries;
-          for (; next < stop; ++next) add<false, kCount>(a, next, sums[k]);
+          for (; next < stop; ++next) add<From::kNodes, kCount>(a, next, sums[k]);
           if (first > start[k]) add_to(sums[k], total[k]);
           if (next == last) break;
           total[k] = sums[k];
@@ -492,11 +500,11 @@ struct StepKernel {
       if constexpr (kRows == 1) {
         for (int64_t e = 0; e < shortest; ++e) {
           UGNN_UNROLL
-          for (int k = 0; k < 4; ++k) add<false, kCount>(a, start[k] + e, sums[k]);
+          for (int k = 0; k < 4; ++k) add<From::kNodes, kCount>(a, start[k] + e, sums[k]);
         }
         UGNN_UNROLL
         for (int k = 1; k < 4; ++k) {
-          for (int64_t e = start[k] + shortest; e < start[k + 1]; ++e) add<false, kCount>(a, e, sums[k]);
+          for (int64_t e = start[k] + shortest; e < start[k + 1]; ++e) add<From::kNodes, kCount>(a, e, sums[k]);
         }
       } else {
         const int32_t* places[4 / kRows][kRows];
