@@ -18,7 +18,7 @@ constexpr size_t kSmall = size_t(64) << 10;  // below this malloc is as good
 constexpr size_t kHuge = size_t(2) << 20;    // a huge page
 
 size_t rounded(size_t bytes) {
-  const size_t unit = bytes >= 4 * kHuge ? kHuge : bytes >= kSmall ? kSmall : 64;
+  const size_t unit = bytes >= kSmall ? kSmall : 64;
   return (bytes + unit - 1) / unit * unit;
 }
 
@@ -38,11 +38,11 @@ size_t limit() {
 }
 
 void* from_system(size_t size) {
-  void* block = std::aligned_alloc(size >= 4 * kHuge ? kHuge : 64, size);
-  if (!block) throw std::bad_alloc();
+  void* block = nullptr;
+  if (posix_memalign(&block, size >= 4 * kHuge ? kHuge : 64, size)) throw std::bad_alloc();
 #if defined(__linux__) && defined(MADV_HUGEPAGE)
-  // random rows of a big table miss the TLB with small pages
-  if (size >= 4 * kHuge) madvise(block, size, MADV_HUGEPAGE);
+  // random rows of a big table miss the TLB with small pages; what is left behind the last whole huge page has those
+  if (size >= 4 * kHuge) madvise(block, size / kHuge * kHuge, MADV_HUGEPAGE);
 #endif
   return block;
 }

@@ -247,7 +247,7 @@ def saved_sizes(function):
 
 @pytest.mark.parametrize(
     ("c", "memory", "tables"),
-    (("number", "save", 0), ("node", "save", 64), ("node", "recompute", 15), ("node", "checkpoint", 7)),
+    (("number", "save", 0), ("node", "save", 64), ("node", "recompute", 10), ("node", "checkpoint", 7)),
 )
 def test_what_is_kept_for_backward(c, memory, tables, cpu):
     g, D, K = GRAPHS["power_law"], 16, 32

@@ -16,7 +16,7 @@ def _kept_parts(
     kept: Tensor, like: Tensor, b_shape: Any, steps: int, memory: str, backend: str
 ) -> tuple[Tensor, Any, Any]:
     """b, and u and s [kept steps, ...] if they are there; views of what forward keeps."""
-    count = kept_tables(steps, memory, backend)
+    count = kept_tables(steps, memory, backend, like.shape[-1])
     size = kept_sizes(like, kept.new_empty(b_shape), steps, memory, backend)[1]
     b = kept[-b_shape.numel() :].view(b_shape)
     tables: list[Any] = [
@@ -50,7 +50,7 @@ def ada_propagate(graph, x, c, c_value, steps, memory, backend, check) -> tuple[
     stepper = Stepper(
         graph, x, c=weights, replicas=weights.replica_stride > 0, sums=1 if all_s is None else 2, backend=backend
     )  # fmt: skip
-    every = interval(steps, memory, backend)
+    every = interval(steps, memory, backend, stepper.D)
     turns = [torch.empty_like(x) for _ in range(min(steps, 2))] if all_u is None or every > 1 else []
     tables = [turns[k % 2] if all_u is None or k % every else all_u[k // every] for k in range(steps)]
     h = torch.empty_like(x)
@@ -89,7 +89,7 @@ def ada_propagate_backward(
     # of the last step, with v as it is stored: docs/math.md says why
     from_v = torch.where(rho > 0, 1 / rho, 0)
     e = (column(from_v, q) * tables[0] * h).reshape(N, stepper.width // stepper.D, -1).sum(-1)
-    every = interval(steps, memory, backend)
+    every = interval(steps, memory, backend, stepper.D)
     for start, u in [(0, all_u)] if every == 1 else _again(graph, all_u, weights, b, rho, steps, every, backend):
         with stepper.together():
             for k in reversed(range(start, start + len(u))):

@@ -26,26 +26,28 @@ from ugnn_fast.ops._native_call import (
 
 # what each memory mode keeps for backward: u, or u and s, of the steps that `interval` says; all but "none" keep b
 TABLES = {"none": 0, "step_size": 0, "checkpoint": 1, "recompute": 1, "save": 2}
+# where u alone is kept: columns of a slice (kNarrowWidth of floats in csrc/include/ugnn/shape.h)
+_NARROW = 16
 
 
-def interval(steps: int, memory: str, backend: str) -> int:
+def interval(steps: int, memory: str, backend: str, D: int) -> int:
     """Of so many steps one is kept, the others are computed again from it.
 
     The CPU kernels find s of a step and u of the next one with one gather, and hold both of all steps between two that
-    were kept: K / m + 2 m tables in all, fewest where m = sqrt(K / 2), for one slice of columns at a time. The kernels
-    of GPUs sum s again in backward.
+    were kept, for one slice of columns at a time: K / m tables and 2 m of the width of a slice, the least where m =
+    sqrt(K D / (2 slice)). The kernels of GPUs sum s again in backward.
     """
     if memory not in ("recompute", "checkpoint") or steps == 0:
         return 1
     if backend == "cpu":
-        fewest = max(1, round(math.sqrt(steps / 2)))
-        return fewest if memory == "checkpoint" else min(fewest, 2)
+        least = max(1, min(round(math.sqrt(steps * max(D / _NARROW, 1) / 2)), steps - 1))
+        return least if memory == "checkpoint" else min(least, 3)
     return math.isqrt(steps - 1) + 1 if memory == "checkpoint" else 1
 
 
-def kept_tables(steps: int, memory: str, backend: str) -> int:
+def kept_tables(steps: int, memory: str, backend: str, D: int) -> int:
     """How many tables u are kept. The CPU kernels make the first one again from x, where they keep no s."""
-    every = interval(steps, memory, backend)
+    every = interval(steps, memory, backend, D)
     return max(steps - 1, 0) // every if backend == "cpu" and TABLES[memory] == 1 else -(-steps // every)
 
 
@@ -59,7 +61,7 @@ def kept_sizes(x: Tensor, c: Tensor | None, steps: int, memory: str, backend: st
     R, D = replicas_and_width(x)
     dtype = table_dtype(x.dtype, x.shape[0], D, backend)
     width = padded_width(dtype, D, narrow=TABLES[memory] == 1) if backend == "cpu" else D
-    size = kept_tables(steps, memory, backend) * x.shape[0] * R * width
+    size = kept_tables(steps, memory, backend, D) * x.shape[0] * R * width
     return b_size, (size + 1) // 2 if dtype.itemsize == 2 else size
 
 
@@ -86,7 +88,7 @@ def _body(graph, x, c, c_value, steps, memory, backend, check):
     bad = native.ada_propagate_forward(
         csr(graph), DTYPES[inside.dtype], torch.get_num_threads(), R, D, steps,
         inside.data_ptr(), pointer(rows), c_value, 1 if c is None or c.dim() == 1 else R, check,
-        h.data_ptr(), b, u, interval(steps, memory, backend), s,
+        h.data_ptr(), b, u, interval(steps, memory, backend, D), s,
     )  # fmt: skip
     if bad >= 0:
         raise ValueError(f"c must be finite and >= 0 everywhere, got {c[bad].tolist()} at node {bad}")
@@ -116,7 +118,7 @@ def _backward_body(graph, x, grad_h, h, c, kept, steps, memory, backend, need_x,
     b, u, s = _addresses(kept, b_size, (kept.numel() - b_size) // tables if tables else 0, memory)
     native.ada_propagate_backward(
         csr(graph), DTYPES[inside], torch.get_num_threads(), R, D, steps, pointer(x), grad.data_ptr(), h.data_ptr(),
-        rows.data_ptr(), 1 if c.dim() == 1 else R, b, u, interval(steps, memory, backend), s,
+        rows.data_ptr(), 1 if c.dim() == 1 else R, b, u, interval(steps, memory, backend, D), s,
         pointer(grad_x), pointer(grad_c),
     )  # fmt: skip
     return (

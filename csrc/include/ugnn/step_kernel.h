@@ -25,6 +25,8 @@ struct StepKernel {
       kTogether && std::is_same_v<T, float> && kW != Weighting::kNode ? kRowsAside<kLanes> : 1;
   // where the sums of rows have that of c in their last lane
   static constexpr bool kSumsC = kInRow && kLanes > 1 && std::is_same_v<T, float>;
+  // how far rows that are read in order are fetched ahead
+  static constexpr int64_t kRowsAhead = 16;
   // where it is summed apart for b, in the step that finds it
   static constexpr bool kCountsC = kNode && !kSumsC && !kWeighted && kE == Epilogue::kForward;
   template <int kRows>
@@ -248,6 +250,8 @@ struct StepKernel {
       Rows<kRows> z = first * y_of(sums, c_i, v);
       keep(z);  // rounded before x is added, in all forms: else the compiler chooses which of two products is fused
       if constexpr (kTable) {
+        // in order, but the reader of streams loses it among the rows of neighbours
+        if (a.prefetch) __builtin_prefetch(a.x + (i + kRowsAhead) * kLd + v * kLanes);
         z += second * load<kWide>(a.x + i * kLd + v * kLanes);
       } else if (a.x) {
         z += second * load_row<kRows>(a.x + row * a.ldx, v, tails.width);
@@ -472,7 +476,6 @@ struct StepKernel {
   }
 
   // Rows i .. i + 3 of what forward kept: several megabytes in all, which nobody has read since.
-  static constexpr int64_t kRowsAhead = 16;
   static UGNN_INLINE void fetch_kept(const Step<T>& a, int64_t i) {
     if (!a.kept_far) return;
     fetch<4 * kLd, 3>(a.u + i * kLd);
