@@ -217,8 +217,8 @@ class InView {
   Buffer<A> own_;
 };
 
-// How many entries have their c_j written out by the first step of a call, for those that follow: all, or none. wanted: by
-// kernels that find no c in the rows of their tables and take more steps. Where c is beyond the second-level cache a
+// How many entries have their c_j written out by the first step of a call, for those that follow: all, or none. wanted:
+// by kernels that find no c in the rows of their tables and take more steps. Where c is beyond the second-level cache a
 // look-up at a random place costs half as much as a row; the entries are read from first to last anyway.
 template <class A>
 int64_t entries_with_c(const View& view, bool wanted) {
@@ -258,12 +258,12 @@ template <class A, class Put>
 UGNN_INLINE void for_rho(const Csr& user, const View& view, int64_t begin, int64_t end, Put put) {
   // rows of one length follow one another in near form: a root is taken for each length only
   A rho = 0;
-  float last = 0;
+  int64_t last = -1;
   for (int64_t p = begin; p < end; ++p) {
-    const int64_t i = view.user_row(p);
-    if (user.weight || user.degree[i] != last) {
-      last = user.degree[i];
-      rho = rho_of<A>(user, i);
+    const int64_t length = view.g.rowptr[p + 1] - view.g.rowptr[p];
+    if (user.weight || length != last) {
+      last = length;
+      rho = rho_of<A>(user, view.user_row(p));
     }
     put(p, rho);
   }
@@ -292,6 +292,8 @@ void run_step(StepRun<T> run, const Step<T>& step, RowSplit& split) {
 constexpr int kBlock = 8;
 template <class Body>
 UGNN_INLINE void for_columns(const Slice& slice, Body body) {
+  // narrow rows have one block: the same for all rows, so that its masks are made once
+  if (slice.ld <= kBlock) return body(0, Tail<kBlock>(slice.width), Tail<kBlock>(slice.ld));
   for (int d = 0; d < slice.ld; d += kBlock) {
     const int columns = slice.width > d ? slice.width - d : 0, stored = slice.ld - d;
     body(d, Tail<kBlock>(columns < kBlock ? columns : kBlock), Tail<kBlock>(stored < kBlock ? stored : kBlock));
@@ -301,7 +303,7 @@ UGNN_INLINE void for_columns(const Slice& slice, Body body) {
 // table_p = scale(p) x_p for the columns of a slice, and behind them c_p, or zeros without c; x_p is row
 // order[p] of x
 template <class T, class Scale>
-void fill_table(T* table, const Slice& slice, const T* x, int64_t ldx, const int32_t* order, bool apart, Scale scale,
+void fill_table(T* table, const Slice slice, const T* x, int64_t ldx, const int32_t* order, bool apart, Scale scale,
                 const acc_t<T>* c, int64_t begin, int64_t end) {
   for (int64_t p = begin; p < end; ++p) {
     if (apart) fetch_row<false>(x + slice.first, ldx, slice.width, order, p, end);
