@@ -53,10 +53,11 @@ def ada_propagate(
     x: [N, D], or [N, R, D] for R models at once. c: float, [N], or [N, R] with replicas; finite and >= 0; float32
     (float64 beside a float64 x). Returns H in the shape and dtype of x; gradients for x and c.
 
-    memory: what is kept for the gradient of c. "save" keeps 2 K N D values; "recompute" half a K N D on the CPU, K N D
-    on a GPU, and gathers once more a step; "checkpoint" about sqrt(2 K) N D (sqrt(K) N D on a GPU), as much again
-    during backward, and gathers once more a step, too; "auto" saves while that stays under a quarter of the free memory
-    (always under torch.compile, which cannot ask), else it recomputes. Nothing is kept when c needs no gradient.
+    memory: what is kept for the gradient of c. "save" keeps 2 K N D values; "recompute" a third of K N D on the CPU,
+    all of it on a GPU, and gathers once more a step; "checkpoint" less than sqrt(2 K) N D (sqrt(K) N D on a GPU), as
+    much again during backward, and gathers once more a step, too; "auto" saves while that stays under a quarter of the
+    free memory (always under torch.compile, which cannot ask), else it recomputes. Nothing is kept when c needs no
+    gradient.
     """
     check_graph(g)
     check_nodes(g, x)
