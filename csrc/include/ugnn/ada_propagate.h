@@ -215,7 +215,7 @@ struct LastTerms {
   Slice slice;
   const int32_t* order;  // of the view
   bool apart;
-  int64_t ldx, ldg;
+  int64_t ldx;
   const T* grad_h;  // of the user, as h
   const T* h;
   const A* b;  // [N], in the order of the view, as all that follows
@@ -223,7 +223,6 @@ struct LastTerms {
   const A* c;           // to go behind the columns; null: it does not
   Factors<A>* factors;  // rho is there, b is put beside it
   T* table;             // v = rho b G
-  A* grad_x;            // 2 b G; null: not wanted
   A* grad_b;            // += b <G, H_K> = <v, H_K> / rho; null: not wanted
 };
 
@@ -246,8 +245,6 @@ __attribute__((noinline)) void add_last_terms(const LastTerms<T> a, int64_t begi
       const V g = load_first<kBlock>(a.grad_h + at + d, columns);
       const V v = rounded<T, kBlock>(to_v * g);
       store_first<kBlock>(row + d, a.c ? first_or<A, kBlock>(v, a.c[p], columns) : v, stored);
-      // in near form the gradient of x is a table
-      if (a.grad_x) store_first<kBlock>(a.grad_x + p * a.ldg + d, 2 * b * g, a.order ? stored : columns);
       if (a.grad_b) dot += v * load_first<kBlock>(a.h + at + d, columns);
     });
     if (a.c) put_c(row, a.slice.ld, a.c[p]);
@@ -306,10 +303,12 @@ void ada_propagate_backward(const AdaPropagateBackward& a, const SliceRange& ran
     even_share(N, begin, end);
     c.fill(begin, end, first_r, end_r);
     A last_rho = 0, last_inverse = 0;  // rows of one length have one of each
+    bool alone = false;                // nodes without neighbours are here
     for_rho<A>(a.g, view, begin, end, [&](int64_t p, A rho) {
       if (rho != last_rho) last_inverse = rho > 0 ? 1 / rho : A(0);
       factors.get()[p].first = last_rho = rho;
       inverse.get()[p] = last_inverse;
+      alone |= rho == 0;
     });
     for (int64_t p = begin; p < end; ++p) {
       if (gather_s) ones.get()[p] = {1, 0};
@@ -337,7 +336,6 @@ void ada_propagate_backward(const AdaPropagateBackward& a, const SliceRange& ran
       last.order = view.order;
       last.apart = view.apart;
       last.ldx = ldx;
-      last.ldg = step.ldg;
       last.grad_h = grad_h;
       last.h = static_cast<const T*>(a.h);
       last.b = b + replica;
@@ -345,7 +343,6 @@ void ada_propagate_backward(const AdaPropagateBackward& a, const SliceRange& ran
       last.c = c_in_row<T>(a.g, slice.width, slice.ld) ? step.c : nullptr;
       last.factors = factors.get();
       last.table = work[0];
-      last.grad_x = grad_x;
       last.grad_b = step.grad_b;
       add_last_terms(last, begin, end);
       for (int64_t p = begin; middle.get() && p < end; ++p) {
@@ -359,6 +356,8 @@ void ada_propagate_backward(const AdaPropagateBackward& a, const SliceRange& ran
       split.wait();
       const StepRun<T> run = backward_kernel<T>(a.g, slice.width, slice.ld);
       int64_t now = 0, first = 0;  // tables with v: of this step, and where the run of steps began
+      step.left = 1;
+      step.begins = true;
       for (int64_t k = a.K - 1; k >= 0; --k) {
         const int64_t start = k - k % a.every;  // of the run, whose u was kept
         auto s_of = [&](int64_t j) { return work[first + 1 + j - start]; };
@@ -390,16 +389,24 @@ void ada_propagate_backward(const AdaPropagateBackward& a, const SliceRange& ran
         step.s = !grad_c ? nullptr : gather_s ? s_of(k) : s + k * table_size;
         step.kept_far = step.s && 2 * a.K * table_size * int64_t(sizeof(T)) > 4 * cache_bytes();
         step.first = k == 0;
-        // every second step adds to the gradient of x, for itself and the one before
-        step.grad_x = k % 2 == 0 ? grad_x : nullptr;
-        step.both = k < a.K - 1;
+        // every third step adds to the gradient of x, for itself and two before: their v are still there
+        step.before = gather_s ? nullptr : work[now + 1];
+        step.grad_x = k == 0 || step.left == (step.before ? 2 : 1) ? grad_x : nullptr;
         run_step(run, step, split);
         step.fills_c = false;
+        step.begins &= !step.grad_x;
+        step.left = step.grad_x ? 0 : step.left + 1;
         now = following;
         if (k == start) first = now;
       }
       if (u) u += kept * table_size;
       if (s) s += a.K * table_size;
+      // v is 0 there, and the gradient that of H = X
+      for (int64_t p = begin; alone && grad_x && p < end; ++p) {
+        if (factors.get()[p].first > 0) continue;
+        const T* from = grad_h + view.user_row(p) * ldx + slice.first;
+        for (int d = 0; d < slice.width; ++d) grad_x[p * step.ldg + d] = load<1>(from + d);
+      }
       if (grad_x && in_result) {
         // through a table, which is done
         A* const copy = reinterpret_cast<A*>(work[0]);

@@ -171,7 +171,7 @@ struct View {
   Csr g;
   const int32_t* order = nullptr;  // row p of the view is row order[p] of the user; null: row p
   bool ascending = false;          // rows are sorted by length
-  bool apart = false;              // rows of the user lie at random places, and not in the caches near the core
+  bool apart = false;              // rows of the user are not in the caches near the core
   Ahead prefetch;
   Buffer<int32_t> hubs;
 
@@ -179,10 +179,10 @@ struct View {
   View(const Csr& user, int64_t table_bytes, bool by_length, int64_t steps)
       : g(user), prefetch(ahead_of(user.N, table_bytes / (user.N > 0 ? user.N : 1))), hubs(user.H) {
     const bool small = user.N <= kNearNodes;
+    apart = 2 * table_bytes > cache_bytes();
     if (!user.order || !(small ? by_length && !prefetch : steps * user.E >= kNearWork * user.N)) return;
     order = user.order;
     ascending = small;
-    apart = 2 * table_bytes > cache_bytes();
     g.rowptr = user.near_rowptr;
     g.col = user.near_col;
     g.weight = user.near_weight;

@@ -60,12 +60,13 @@ struct Ahead {
   }
 };
 
-// Fetches row order[p + kRowsAhead], where rows are taken at random places; kWrite: to be written.
+// Fetches a row of the user that is wanted soon; kWrite: to be written. order: as in View; the reader of streams stops
+// at the end of a page, so that rows in order are fetched too, further ahead.
 template <bool kWrite, class T>
 UGNN_INLINE void fetch_row(const T* first, int64_t ld, int64_t width, const int32_t* order, int64_t p, int64_t end) {
-  constexpr int64_t kRowsAhead = 8;
-  if (p + kRowsAhead >= end) return;
-  const char* row = reinterpret_cast<const char*>(first + order[p + kRowsAhead] * ld);
+  const int64_t wanted = p + (order ? 8 : 32);
+  if (wanted >= end) return;
+  const char* row = reinterpret_cast<const char*>(first + (order ? order[wanted] : wanted) * ld);
   for (int64_t byte = 0; byte < width * int64_t(sizeof(T)); byte += 64) __builtin_prefetch(row + byte, kWrite, 3);
 }
 
@@ -124,12 +125,14 @@ struct Step {
   const T* s = nullptr;        // its s; null: gradient of c not wanted
   bool kept_far = false;       // u and s are beyond the caches near the core
   const A* inverse = nullptr;  // [N]: 1 / rho, 0 where rho is
-  A* grad_x = nullptr;         // null: not wanted, or left to the next step, which then adds both
+  A* grad_x = nullptr;         // null: not wanted, or left to a step that follows
   int64_t ldg = 0;
-  bool both = false;
-  A* grad_c = nullptr;  // [N]
-  A* grad_b = nullptr;  // [N], e of docs/math.md (G3)
-  bool first = false;   // the step that started from x
+  int left = 0;               // terms that were left to this step: of v in table, and of v in before
+  const T* before = nullptr;  // where next will be, or would: v of the step before
+  bool begins = false;        // nothing is there yet
+  A* grad_c = nullptr;        // [N]
+  A* grad_b = nullptr;        // [N], e of docs/math.md (G3)
+  bool first = false;         // the step that started from x
 };
 
 template <class T>

@@ -136,7 +136,9 @@ struct StepKernel {
       // entries with one so far ahead
       const int64_t ahead = a.prefetch.entries, stop = end + ahead <= a.g.E ? end : a.g.E - ahead;
       for (; e < stop; ++e) {
-        a.prefetch.template fetch<kLd>(a.table + a.g.col[e + ahead] * kLd);
+        const int64_t wanted = a.g.col[e + ahead];
+        a.prefetch.template fetch<kLd>(a.table + wanted * kLd);
+        if constexpr (kW == Weighting::kNode && kFrom != From::kEntries) a.prefetch.template fetch<1>(a.c + wanted);
         add<kFrom, kCount>(a, e, sums);
       }
     }
@@ -285,6 +287,16 @@ struct StepKernel {
     Rows<kRows> c, b;
   };
 
+  // What backward reads of row i beside the gather; v of row i was gathered, too, and is near more often than not.
+  static UGNN_INLINE void fetch_streams(const Step<T>& a, int64_t i) {
+    if (a.left > 1) fetch<kLd, 3>(a.before + i * kLd);
+    if (a.s) {
+      fetch<kLd, 3>(a.u + i * kLd);
+      fetch<kLd, 3>(a.s + i * kLd);
+    }
+    if (a.grad_x) fetch<kLd, 3>(a.grad_x + i * a.ldg);
+  }
+
   // docs/math.md (G1)-(G3), with t = sums.s and G = rho y the gradient of the step's input
   template <bool kTable, int kRows>
   static UGNN_INLINE Dots<kRows> finish_backward(const Step<T>& a, int64_t i, const SumsOf<kRows>& sums,
@@ -293,12 +305,13 @@ struct StepKernel {
     const A* const factors = &a.factors[i].first;
     const auto rho = for_each_row<kLanes, kRows, 0, 2>(factors), b = for_each_row<kLanes, kRows, 1, 2>(factors);
     const auto inverse = for_each_row<kLanes, kRows>(a.inverse + i), c_i = for_each_row<kLanes, kRows>(a.c + i);
-    const auto to_x = a.first ? rho : 2 * b * rho, to_v = rho * b * rho;
-    // what the step before left to this one: 2 b G = 2 v / rho
+    const auto to_v = rho * b * rho;
+    // to the gradient of x: 2 b G = 2 v / rho
     const auto from_v = 2 * inverse;
     // v as it is stored, in (G3) as in (G2) of the step before
     const auto to_e = inverse * inverse;
     Dots<kRows> dots{};
+    if (a.prefetch) fetch_streams(a, i + kRowsAhead);
     UGNN_UNROLL
     for (int v = 0; v < kVecs; ++v) {
       const int64_t at = i * kLd + v * kLanes;
@@ -314,14 +327,26 @@ struct StepKernel {
         dots.b += next * u;
       }
       if (a.grad_x) {
+        // Term by term, each from v as it is stored, and no product fused with its addition: the same bits whatever was
+        // left to this step.
         A* grad = a.grad_x + i * (kTable ? kLd : a.ldg);
-        Rows<kRows> sum = to_x * y;
-        keep(sum);
-        if (a.both) sum += from_v * load_columns<kRows>(a.table + i * kLd, v, tails.columns);
+        Rows<kRows> sum{};
         if constexpr (kTable) {
-          store<kWide>(grad + v * kLanes, load<kWide>(grad + v * kLanes) + sum);
+          if (!a.begins) sum = load<kWide>(grad + v * kLanes);
         } else {
-          store_row(grad, v, load_row<kRows>(grad, v, tails.width) + sum, tails.width);
+          if (!a.begins) sum = load_row<kRows>(grad, v, tails.width);
+        }
+        auto add_term = [&](Rows<kRows> term) {
+          keep(term);
+          sum += term;
+        };
+        if (a.left > 1) add_term(from_v * load_columns<kRows>(a.before + i * kLd, v, tails.columns));
+        if (a.left > 0) add_term(from_v * load_columns<kRows>(a.table + i * kLd, v, tails.columns));
+        add_term(a.first ? rho * y : from_v * next);
+        if constexpr (kTable) {
+          store<kWide>(grad + v * kLanes, sum);
+        } else {
+          store_row(grad, v, sum, tails.width);
         }
       }
       if (a.next) store<kWide>(a.next + at, with_c<kRows>(next, c_i, v, tails.columns));
