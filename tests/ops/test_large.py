@@ -53,6 +53,12 @@ def test_c_beyond_the_caches(call, replicas, graph, cpu):
     assert_as_reference(graph, call, torch.randn(*shape, 4), torch.rand(shape))
 
 
+@pytest.mark.parametrize("D", (7, 16))  # with room for c, and without
+def test_tables_written_past_the_caches(D, graph, cpu):
+    torch.manual_seed(2)
+    assert_as_reference(graph, "ada_propagate", torch.randn(N, D), torch.rand(N))
+
+
 def test_one_c_for_several_slices(graph, cpu):
     torch.manual_seed(2)
     assert_as_reference(graph, "ada_propagate", torch.randn(N, 2, 4), torch.rand(N))
@@ -101,6 +107,8 @@ def test_tables_behind_a_narrow_slice(dtype, D, cpu):
         leaves = x.clone().requires_grad_(), c.clone().requires_grad_()
         h = uf.ada_propagate(g, *leaves, 3, memory=memory)
         results.append((h, *torch.autograd.grad(h.float().square().sum(), leaves)))
-    # the gradient of c is a sum over columns, in slices that are narrower where u alone is kept
-    for saved, again, tolerance in zip(*results, (0, 0, 1e-6), strict=True):
-        torch.testing.assert_close(saved, again, rtol=tolerance, atol=tolerance * saved.abs().max().item())
+    # slices are narrower where u alone is kept: products of rows of one vector are rounded on their own, and the
+    # gradient of c is a sum over columns; where 16-bit values are rounded the other way they differ by one step
+    for saved, again in zip(*results, strict=True):
+        tolerance = 2**-7 if saved.dtype == torch.bfloat16 else 1e-6
+        torch.testing.assert_close(saved, again, rtol=tolerance, atol=1e-6 * saved.abs().max().item())

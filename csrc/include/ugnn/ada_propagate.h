@@ -115,7 +115,7 @@ int64_t ada_propagate_forward(const AdaPropagateForward& a, const SliceRange& ra
     const int thread = omp_get_thread_num();
     int64_t begin, end;
     even_share(N, begin, end);
-    for_rho<A>(a.g, view, begin, end, [&](int64_t p, A value) { rho.get()[p] = value; });
+    for_rho<A>(a.g, view, begin, end, [&](int64_t p, A value, A) { rho.get()[p] = value; });
     if (a.c) {
       c.fill(begin, end, first_r, end_r);
       for (int64_t r = first_r; a.check && r < end_r; ++r) {
@@ -154,7 +154,7 @@ int64_t ada_propagate_forward(const AdaPropagateForward& a, const SliceRange& ra
       };
       auto scaled = [&](int64_t p) { return rho.get()[p]; };
       const A* in_row = a.c && c_in_row<T>(a.g, slice.width, slice.ld) ? step.c : nullptr;
-      fill_table(first, slice, x, ldx, view.order, view.apart, scaled, in_row, begin, end);
+      fill_table(first, slice, x, ldx, view.order, view.apart, view.far, scaled, in_row, begin, end);
       auto set_factors = [&] {
         for (int64_t p = begin; p < end; ++p) {
           const A rho_p = rho.get()[p], b_p = b[replica + p], agg = a.c ? b_p : A(2 * a.c_value) * b_p;
@@ -214,7 +214,7 @@ struct LastTerms {
   using A = acc_t<T>;
   Slice slice;
   const int32_t* order;  // of the view
-  bool apart;
+  bool apart, far;
   int64_t ldx;
   const T* grad_h;  // of the user, as h
   const T* h;
@@ -231,6 +231,7 @@ template <class T>
 __attribute__((noinline)) void add_last_terms(const LastTerms<T> a, int64_t begin, int64_t end) {
   using A = acc_t<T>;
   using V = vec_t<A, kBlock>;
+  const bool past = a.far && aligned_blocks(a.table, a.slice.ld);
   for (int64_t p = begin; p < end; ++p) {
     if (a.apart) {
       fetch_row<false>(a.grad_h + a.slice.first, a.ldx, a.slice.width, a.order, p, end);
@@ -244,7 +245,7 @@ __attribute__((noinline)) void add_last_terms(const LastTerms<T> a, int64_t begi
     for_columns(a.slice, [&](int d, const Tail<kBlock>& columns, const Tail<kBlock>& stored) {
       const V g = load_first<kBlock>(a.grad_h + at + d, columns);
       const V v = rounded<T, kBlock>(to_v * g);
-      store_first<kBlock>(row + d, a.c ? first_or<A, kBlock>(v, a.c[p], columns) : v, stored);
+      put_block(past, row + d, a.c ? first_or<A, kBlock>(v, a.c[p], columns) : v, stored);
       if (a.grad_b) dot += v * load_first<kBlock>(a.h + at + d, columns);
     });
     if (a.c) put_c(row, a.slice.ld, a.c[p]);
@@ -273,6 +274,8 @@ void ada_propagate_backward(const AdaPropagateBackward& a, const SliceRange& ran
   Buffer<A> near_grad_c(user_grad_c && view.order ? N * a.RC : 0), grad_b(user_grad_c ? N * a.RC : 0);
   A* grad_c = view.order ? near_grad_c.get() : user_grad_c;
   const bool gather_s = user_grad_c && !a.s;
+  // the last sum of (G3) is found by the step from x, on the way
+  const bool shares_in_step = user_grad_c && !std::is_same_v<T, double> && !a.g.weight && a.K > 0;
   // A step gathers u once more for s. From a step that was kept to the next one this finds the u between them, too: s
   // and u of so many steps are there at a time, beside v, which then takes the places of s row by row, and the first u.
   const int64_t run_length = gather_s ? std::min(a.every, a.K) : 1;
@@ -302,12 +305,10 @@ void ada_propagate_backward(const AdaPropagateBackward& a, const SliceRange& ran
     int64_t begin, end;
     even_share(N, begin, end);
     c.fill(begin, end, first_r, end_r);
-    A last_rho = 0, last_inverse = 0;  // rows of one length have one of each
-    bool alone = false;                // nodes without neighbours are here
-    for_rho<A>(a.g, view, begin, end, [&](int64_t p, A rho) {
-      if (rho != last_rho) last_inverse = rho > 0 ? 1 / rho : A(0);
-      factors.get()[p].first = last_rho = rho;
-      inverse.get()[p] = last_inverse;
+    bool alone = false;  // nodes without neighbours are here
+    for_rho<A>(a.g, view, begin, end, [&](int64_t p, A rho, A inverse_p) {
+      factors.get()[p].first = rho;
+      inverse.get()[p] = inverse_p;
       alone |= rho == 0;
     });
     for (int64_t p = begin; p < end; ++p) {
@@ -319,6 +320,16 @@ void ada_propagate_backward(const AdaPropagateBackward& a, const SliceRange& ran
     const T* s = a.s ? static_cast<const T*>(a.s) + a.K * before : nullptr;
     step.factors = factors.get();
     step.inverse = inverse.get();
+    // grad_b is complete: it becomes e / d
+    auto make_shares = [&](int64_t replica) {
+      A* share = grad_b.get() + replica;
+      for (int64_t p = begin; p < end; ++p) {
+        const A rho = factors.get()[p].first;  // 0 without neighbours, and so is what it gave to share
+        grad_c[replica + p] -= share[p];
+        share[p] *= rho * rho;
+      }
+      split.wait();
+    };
     for (int64_t number = range.first; number < range.end; ++number) {
       const Slice slice = all_slices.at(number);
       const int64_t table_size = N * slice.ld, replica = a.RC > 1 ? slice.r * N : 0;
@@ -335,6 +346,7 @@ void ada_propagate_backward(const AdaPropagateBackward& a, const SliceRange& ran
       last.slice = slice;
       last.order = view.order;
       last.apart = view.apart;
+      last.far = view.far;
       last.ldx = ldx;
       last.grad_h = grad_h;
       last.h = static_cast<const T*>(a.h);
@@ -351,7 +363,7 @@ void ada_propagate_backward(const AdaPropagateBackward& a, const SliceRange& ran
       }
       if (gather_s && a.K > 0) {
         auto rho_at = [&](int64_t p) { return factors.get()[p].first; };
-        fill_table(first_u[0], slice, x, ldx, view.order, view.apart, rho_at, last.c, begin, end);
+        fill_table(first_u[0], slice, x, ldx, view.order, view.apart, view.far, rho_at, last.c, begin, end);
       }
       split.wait();
       const StepRun<T> run = backward_kernel<T>(a.g, slice.width, slice.ld);
@@ -389,8 +401,13 @@ void ada_propagate_backward(const AdaPropagateBackward& a, const SliceRange& ran
         step.s = !grad_c ? nullptr : gather_s ? s_of(k) : s + k * table_size;
         step.kept_far = step.s && 2 * a.K * table_size * int64_t(sizeof(T)) > 4 * cache_bytes();
         step.first = k == 0;
+        step.share = nullptr;
         // every third step adds to the gradient of x, for itself and two before: their v are still there
         step.before = gather_s ? nullptr : work[now + 1];
+        if (step.first && shares_in_step && all_slices.ends_values(number, range.end, a.RC)) {
+          make_shares(replica);
+          step.share = grad_b.get() + replica;
+        }
         step.grad_x = k == 0 || step.left == (step.before ? 2 : 1) ? grad_x : nullptr;
         run_step(run, step, split);
         step.fills_c = false;
@@ -425,19 +442,17 @@ void ada_propagate_backward(const AdaPropagateBackward& a, const SliceRange& ran
         split.wait();
       }
     }
-    // (G3): dC_i -= e_i + sum_j a_ij e_j / d_j, with grad_b holding e / d
-    for (int64_t r = first_r; grad_c && r < end_r; ++r) {
-      A* share = grad_b.get() + r * N;
-      for (int64_t p = begin; p < end; ++p) {
-        const A rho = factors.get()[p].first;  // 0 without neighbours, and so is what it gave to share
-        grad_c[r * N + p] -= share[p];
-        share[p] *= rho * rho;
+    // (G3): dC_i -= e_i + sum_j a_ij e_j / d_j
+    for (int64_t r = first_r; grad_c && !shares_in_step && r < end_r; ++r) {
+      make_shares(r * N);
+      auto share_at = [&](int64_t e) { return grad_b.get()[r * N + view.g.col[e]]; };
+      for (int64_t p = split.begin(thread); p < split.end(thread); ++p) {
+        grad_c[r * N + p] -= A(weighted_sum(view.g, p, share_at));
       }
       split.wait();
-      auto share_at = [&](int64_t e) { return share[view.g.col[e]]; };
-      for (int64_t p = split.begin(thread); p < split.end(thread); ++p) {
-        user_grad_c[r * N + view.user_row(p)] = grad_c[r * N + p] - A(weighted_sum(view.g, p, share_at));
-      }
+    }
+    for (int64_t r = first_r; grad_c && view.order && r < end_r; ++r) {
+      for (int64_t p = begin; p < end; ++p) user_grad_c[r * N + view.order[p]] = grad_c[r * N + p];
     }
   }
 }

@@ -147,7 +147,8 @@ void neighbor_stat(const NeighborStat& a, const SliceRange& range) {
     for (int64_t number = range.first; number < range.end; ++number) {
       const Slice slice = all_slices.at(number);
       if (!x_is_table) {
-        fill_table<T>(work.get(), slice, x, ldx, nullptr, false, [](int64_t) { return A(1); }, nullptr, begin, end);
+        fill_table<T>(
+            work.get(), slice, x, ldx, nullptr, false, false, [](int64_t) { return A(1); }, nullptr, begin, end);
         split.wait();
       }
       for_shape<T>(slice.ld, [&](auto shape) {

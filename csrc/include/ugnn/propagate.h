@@ -94,7 +94,7 @@ void propagate_forward(const PropagateForward& a, const SliceRange& range) {
     even_share(N, begin, end);
     if (scale.get()) {
       for_rho<A>(a.g, view, begin, end,
-                 [&](int64_t p, A rho) { scale.get()[view.user_row(p)] = a.norm == Norm::kSym ? rho : rho * rho; });
+                 [&](int64_t p, A rho, A) { scale.get()[view.user_row(p)] = a.norm == Norm::kSym ? rho : rho * rho; });
     }
     c.fill(begin, end, 0, a.RC);
     split.wait();
@@ -110,7 +110,8 @@ void propagate_forward(const PropagateForward& a, const SliceRange& range) {
       const bool in_row = a.c && !general && c_in_row<T>(a.g, slice.width, slice.ld);
       if (!x_is_table) {
         auto scaled = [&](int64_t p) { return right.at(view.user_row(p)); };
-        fill_table(work.get(), slice, x, ldx, view.order, view.apart, scaled, in_row ? step.c : nullptr, begin, end);
+        fill_table(work.get(), slice, x, ldx, view.order, view.apart, view.far, scaled, in_row ? step.c : nullptr,
+                   begin, end);
       }
       A* total = a.total ? static_cast<A*>(a.total) + slice.first : nullptr;
       if (total) {

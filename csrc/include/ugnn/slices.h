@@ -41,6 +41,9 @@ struct Slices {
     return number == first || (RC > 1 && number % per_replica() == 0);
   }
 
+  // whether they are not those of the slice after, of slices up to `end`
+  bool ends_values(int64_t number, int64_t end, int64_t RC) const { return starts_values(number + 1, end, RC); }
+
   Slice at(int64_t number) const {
     const int64_t r = number / per_replica(), begin = number % per_replica() * most;
     const int width = int(D - begin < most ? D - begin : most);
@@ -172,6 +175,7 @@ struct View {
   const int32_t* order = nullptr;  // row p of the view is row order[p] of the user; null: row p
   bool ascending = false;          // rows are sorted by length
   bool apart = false;              // rows of the user are not in the caches near the core
+  bool far = false;                // what is written to a whole table is no longer in a cache when it is read
   Ahead prefetch;
   Buffer<int32_t> hubs;
 
@@ -180,6 +184,7 @@ struct View {
       : g(user), prefetch(ahead_of(user.N, table_bytes / (user.N > 0 ? user.N : 1))), hubs(user.H) {
     const bool small = user.N <= kNearNodes;
     apart = 2 * table_bytes > cache_bytes();
+    far = table_bytes > (16 << 20);
     if (!user.order || !(small ? by_length && !prefetch : steps * user.E >= kNearWork * user.N)) return;
     order = user.order;
     ascending = small;
@@ -234,6 +239,9 @@ UGNN_INLINE void for_blocks(const Csr& g, int64_t i, Body body) {
   }
 }
 
+// values that passes over rows take at a time
+constexpr int kBlock = 8;
+
 // d_i; in double it is summed again where it is not a whole number, as Csr::degree has it in float only
 template <class A>
 UGNN_INLINE A degree_of(const Csr& g, int64_t i) {
@@ -253,19 +261,32 @@ UGNN_INLINE A rho_of(const Csr& g, int64_t i) {
   return g.degree[i] > 0 ? A(1) / std::sqrt(degree_of<A>(g, i)) : A(0);
 }
 
-// rho of the rows [begin, end) of a view, to put(p, rho)
+// rho of the rows [begin, end) of a view and 1 / rho, 0 where rho is, to put(p, rho, inverse)
 template <class A, class Put>
 UGNN_INLINE void for_rho(const Csr& user, const View& view, int64_t begin, int64_t end, Put put) {
+  if constexpr (std::is_same_v<A, float>) {
+    using V = vec_t<A, kBlock>;
+    for (; !view.order && begin + kBlock <= end; begin += kBlock) {
+      const V degree = load<kBlock>(user.degree + begin);
+      V root;
+      UGNN_UNROLL
+      for (int k = 0; k < kBlock; ++k) root[k] = std::sqrt(degree[k]);
+      const V rho = degree > 0 ? 1 / root : V{}, inverse = degree > 0 ? 1 / rho : V{};
+      UGNN_UNROLL
+      for (int k = 0; k < kBlock; ++k) put(begin + k, rho[k], inverse[k]);
+    }
+  }
   // rows of one length follow one another in near form: a root is taken for each length only
-  A rho = 0;
+  A rho = 0, inverse = 0;
   int64_t last = -1;
   for (int64_t p = begin; p < end; ++p) {
     const int64_t length = view.g.rowptr[p + 1] - view.g.rowptr[p];
     if (user.weight || length != last) {
       last = length;
       rho = rho_of<A>(user, view.user_row(p));
+      inverse = rho > 0 ? 1 / rho : A(0);
     }
-    put(p, rho);
+    put(p, rho, inverse);
   }
 }
 
@@ -289,7 +310,6 @@ void run_step(StepRun<T> run, const Step<T>& step, RowSplit& split) {
 
 // Calls body(d, columns, stored) for blocks of kBlock columns of a row: which of them are columns of x, and which are
 // stored in a table, zeros included.
-constexpr int kBlock = 8;
 template <class Body>
 UGNN_INLINE void for_columns(const Slice& slice, Body body) {
   // narrow rows have one block: the same for all rows, so that its masks are made once
@@ -300,11 +320,23 @@ UGNN_INLINE void for_columns(const Slice& slice, Body body) {
   }
 }
 
+// Stores the first values of a block of a table; past the caches, if it is whole and its place aligned like a vector.
+template <class T>
+UGNN_INLINE void put_block(bool past, T* to, vec_t<acc_t<T>, kBlock> row, const Tail<kBlock>& stored) {
+  if (past && stored.n == kBlock) return stream<kBlock>(to, row);
+  store_first<kBlock>(to, row, stored);
+}
+template <class T>
+UGNN_INLINE bool aligned_blocks(const T* table, int ld) {
+  return ld % kBlock == 0 && reinterpret_cast<uintptr_t>(table) % (kBlock * sizeof(T)) == 0;
+}
+
 // table_p = scale(p) x_p for the columns of a slice, and behind them c_p, or zeros without c; x_p is row
-// order[p] of x
+// order[p] of x. far: as of View
 template <class T, class Scale>
-void fill_table(T* table, const Slice slice, const T* x, int64_t ldx, const int32_t* order, bool apart, Scale scale,
-                const acc_t<T>* c, int64_t begin, int64_t end) {
+void fill_table(T* table, const Slice slice, const T* x, int64_t ldx, const int32_t* order, bool apart, bool far,
+                Scale scale, const acc_t<T>* c, int64_t begin, int64_t end) {
+  const bool past = far && aligned_blocks(table, slice.ld);
   for (int64_t p = begin; p < end; ++p) {
     if (apart) fetch_row<false>(x + slice.first, ldx, slice.width, order, p, end);
     const T* from = x + (order ? order[p] : p) * ldx + slice.first;
@@ -316,7 +348,7 @@ void fill_table(T* table, const Slice slice, const T* x, int64_t ldx, const int3
     }
     for_columns(slice, [&](int d, const Tail<kBlock>& columns, const Tail<kBlock>& stored) {
       const auto row = factor * load_first<kBlock>(from + d, columns);
-      store_first<kBlock>(to + d, c ? first_or<acc_t<T>, kBlock>(row, c[p], columns) : row, stored);
+      put_block(past, to + d, c ? first_or<acc_t<T>, kBlock>(row, c[p], columns) : row, stored);
     });
     if (c) put_c(to, slice.ld, c[p]);
   }

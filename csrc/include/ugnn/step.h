@@ -132,6 +132,7 @@ struct Step {
   bool begins = false;        // nothing is there yet
   A* grad_c = nullptr;        // [N]
   A* grad_b = nullptr;        // [N], e of docs/math.md (G3)
+  const A* share = nullptr;   // [N], e / d: their sum over the neighbours is taken off grad_c; null: not wanted
   bool first = false;         // the step that started from x
 };
 

@@ -27,8 +27,9 @@ struct StepKernel {
   static constexpr bool kSumsC = kInRow && kLanes > 1 && std::is_same_v<T, float>;
   // how far rows that are read in order are fetched ahead
   static constexpr int64_t kRowsAhead = 16;
-  // where it is summed apart for b, in the step that finds it
-  static constexpr bool kCountsC = kNode && !kSumsC && !kWeighted && kE == Epilogue::kForward;
+  // a number of each neighbour is summed apart: c for b, in the step that finds it; in the last step of backward share
+  static constexpr bool kForB = kNode && !kSumsC && !kWeighted && kE == Epilogue::kForward;
+  static constexpr bool kShares = !kWeighted && kE == Epilogue::kBackward, kCounts = kForB || kShares;
   template <int kRows>
   using Rows = vec_t<A, kLanes * kRows>;
 
@@ -36,7 +37,7 @@ struct StepKernel {
   struct SumsOf {
     Rows<kRows> s[kVecs];
     Rows<kRows> p[kNode ? kVecs : 1];
-    V c;  // in all lanes, kCountsC
+    V counted[kRows];  // in all lanes, kCounts
   };
   using Sums = SumsOf<1>;
 
@@ -47,7 +48,10 @@ struct StepKernel {
       sums.s[v] = Rows<kRows>{};
       if constexpr (kNode) sums.p[v] = Rows<kRows>{};
     }
-    if constexpr (kCountsC) sums.c = V{};
+    if constexpr (kCounts) {
+      UGNN_UNROLL
+      for (int r = 0; r < kRows; ++r) sums.counted[r] = V{};
+    }
   }
 
   template <int kRows>
@@ -58,6 +62,7 @@ struct StepKernel {
       Sums one;
       one.s[0] = row_of_vector<kLanes, kRows>(sums.s[0], k);
       if constexpr (kNode) one.p[0] = row_of_vector<kLanes, kRows>(sums.p[0], k);
+      if constexpr (kCounts) one.counted[0] = sums.counted[k];
       return one;
     }
   }
@@ -68,7 +73,7 @@ struct StepKernel {
       sums.s[v] += before.s[v];
       if constexpr (kNode) sums.p[v] += before.p[v];
     }
-    if constexpr (kCountsC) sums.c += before.c;
+    if constexpr (kCounts) sums.counted[0] += before.counted[0];
   }
 
   // c behind the columns of a row, of which the last vector is given
@@ -82,10 +87,27 @@ struct StepKernel {
     }
   }
 
+  static UGNN_INLINE A first_lane(V v) {
+    if constexpr (kLanes > 1) return v[0];
+    if constexpr (kLanes == 1) return v;
+  }
+
+  // In rows of one vector a sum waits for the one before it, and a product fused with it makes it wait for longer.
+  static UGNN_INLINE void add_product(V& sum, V w, V u) {
+    V product = w * u;
+    if constexpr (kVecs == 1 && kW == Weighting::kNode) keep(product);
+    sum += product;
+  }
+
   // kNode: where c_j comes from, and goes
   enum class From { kNodes, kNodesToEntries, kEntries };
 
-  // entry e; kCount: c is summed too
+  template <bool kCount>
+  static UGNN_INLINE void add_share([[maybe_unused]] const Step<T>& a, [[maybe_unused]] int64_t j, V& counted) {
+    if constexpr (kCount && kShares) counted += a.share[j] - V{};
+  }
+
+  // entry e; kCount: with what is summed apart
   template <From kFrom, bool kCount>
   static UGNN_INLINE void add(const Step<T>& a, int64_t e, Sums& sums) {
     const int64_t j = a.g.col[e];
@@ -110,7 +132,8 @@ struct StepKernel {
       wc = c_j - V{};
     }
     if constexpr (kNode && kWeighted) wc *= w;
-    if constexpr (kCount) sums.c += wc;
+    if constexpr (kCount && kForB) sums.counted[0] += wc;
+    add_share<kCount>(a, j, sums.counted[0]);
     UGNN_UNROLL
     for (int v = 0; v < kVecs; ++v) {
       if constexpr (kWeighted || kW == Weighting::kEdge) {
@@ -118,7 +141,7 @@ struct StepKernel {
       } else {
         sums.s[v] += u[v];
       }
-      if constexpr (kNode) sums.p[v] += wc * u[v];
+      if constexpr (kNode) add_product(sums.p[v], wc, u[v]);
     }
   }
 
@@ -139,6 +162,7 @@ struct StepKernel {
         const int64_t wanted = a.g.col[e + ahead];
         a.prefetch.template fetch<kLd>(a.table + wanted * kLd);
         if constexpr (kW == Weighting::kNode && kFrom != From::kEntries) a.prefetch.template fetch<1>(a.c + wanted);
+        if constexpr (kCount && kShares) a.prefetch.template fetch<1>(a.share + wanted);
         add<kFrom, kCount>(a, e, sums);
       }
     }
@@ -212,10 +236,8 @@ struct StepKernel {
       A sum_c;
       if constexpr (kSumsC) {
         sum_c = sums.s[kVecs - 1][kLanes - 1];
-      } else if constexpr (kLanes > 1) {
-        sum_c = sums.c[0];
       } else {
-        sum_c = sums.c;
+        sum_c = first_lane(sums.counted[0]);
       }
       return *to = rho > 0 ? 1 / (2 + c_i + sum_c * rho * rho) : A(0.5);
     } else {
@@ -235,7 +257,7 @@ struct StepKernel {
     auto first = for_each_row<kLanes, kRows, 0, 2>(factors), second = for_each_row<kLanes, kRows, 1, 2>(factors);
     decltype(for_each_row<kLanes, kRows>(a.c)) c_i{};
     if constexpr (kNode) c_i = for_each_row<kLanes, kRows>(a.c + i);
-    if constexpr ((kSumsC || kCountsC) && kE == Epilogue::kForward) {
+    if constexpr ((kSumsC || kForB) && kE == Epilogue::kForward) {
       if (a.b) {
         const auto b = put_step_size<kRows>(a.b + i, c_i, sums, second);
         first = b * second * first;
@@ -367,13 +389,14 @@ struct StepKernel {
     }
   }
 
-  template <bool kTable>
+  template <bool kTable, bool kCount>
   static UGNN_INLINE void finish_any(const Step<T>& a, int64_t i, Sums& sums, const Tails& tails) {
     drop_c(sums, tails);
     if constexpr (kE == Epilogue::kBackward) {
       const Dots<1> dots = finish_backward<kTable, 1>(a, i, sums, tails);
       if (a.s) {
         a.grad_c[i] += sum_lanes<A, kLanes>(dots.c);
+        if constexpr (kCount) a.grad_c[i] -= first_lane(sums.counted[0]);
         if (!a.first) a.grad_b[i] += sum_lanes<A, kLanes>(dots.b);
       }
     } else {
@@ -382,7 +405,7 @@ struct StepKernel {
   }
 
   // rows i .. i + 3; the sums over columns are those of finish_any, four at a time
-  template <bool kTable, int kRows>
+  template <bool kTable, int kRows, bool kCount>
   static UGNN_INLINE void finish_four(const Step<T>& a, int64_t i, SumsOf<kRows> (&sums)[4 / kRows],
                                       const TailsOf<kRows>& tails, const Tails& row_tails) {
     if constexpr (kE == Epilogue::kBackward && kLanes >= 4) {
@@ -395,7 +418,12 @@ struct StepKernel {
         to_b[k] = dots.b;
       }
       if (!a.s) return;
-      store<4>(a.grad_c + i, load<4>(a.grad_c + i) + sums_of_rows<A, kLanes, kRows>(to_c));
+      vec_t<A, 4> grad_c = load<4>(a.grad_c + i) + sums_of_rows<A, kLanes, kRows>(to_c);
+      if constexpr (kCount) {
+        UGNN_UNROLL
+        for (int k = 0; k < 4; ++k) grad_c[k] -= first_lane(sums[k / kRows].counted[k % kRows]);
+      }
+      store<4>(a.grad_c + i, grad_c);
       if (a.first) return;
       store<4>(a.grad_b + i, load<4>(a.grad_b + i) + sums_of_rows<A, kLanes, kRows>(to_b));
     } else {
@@ -407,7 +435,7 @@ struct StepKernel {
           UGNN_UNROLL
           for (int r = 0; r < kRows; ++r) {
             Sums of_row = row_of(sums[k], r);
-            finish_any<kTable>(a, i + k * kRows + r, of_row, row_tails);
+            finish_any<kTable, kCount>(a, i + k * kRows + r, of_row, row_tails);
           }
         }
       }
@@ -423,8 +451,8 @@ struct StepKernel {
 
   // Items [begin, end) of one part of a step.
   static void run(const Step<T>& a, Part part, int64_t begin, int64_t end) {
-    if constexpr (kCountsC) {
-      if (a.b) return run_part<true>(a, part, begin, end);
+    if constexpr (kCounts) {
+      if (kShares ? a.share != nullptr : a.b != nullptr) return run_part<true>(a, part, begin, end);
     }
     run_part<false>(a, part, begin, end);
   }
@@ -495,7 +523,7 @@ struct StepKernel {
           first = next;
         }
       }
-      finish_four<kTable, 1>(a, i, sums, tails, tails);
+      finish_four<kTable, 1, kCount>(a, i, sums, tails, tails);
     }
     run_items<kCount>(step, Part::kRows, i, end);
   }
@@ -540,16 +568,21 @@ struct StepKernel {
         for (int k = 0; k < 4; ++k) places[k / kRows][k % kRows] = col + start[k];
         for (int64_t e = 0; e < shortest; ++e) {
           UGNN_UNROLL
-          for (int k = 0; k < 4 / kRows; ++k) add_rows<kRows>(load_rows<kLanes, kRows>(a.table, places[k], e), sums[k]);
+          for (int k = 0; k < 4 / kRows; ++k) {
+            add_rows<kRows>(load_rows<kLanes, kRows>(a.table, places[k], e), sums[k]);
+            UGNN_UNROLL
+            for (int r = 0; r < kRows; ++r) add_share<kCount>(a, places[k][r][e], sums[k].counted[r]);
+          }
         }
         UGNN_UNROLL
         for (int k = 1; k < 4; ++k) {
           for (int64_t e = start[k] + shortest; e < start[k + 1]; ++e) {
             add_rows<kRows>(load_row_of<kLanes, kRows>(a.table + int64_t(col[e]) * kLd, k % kRows), sums[k / kRows]);
+            add_share<kCount>(a, col[e], sums[k / kRows].counted[k % kRows]);
           }
         }
       }
-      finish_four<kTable, kRows>(a, i, sums, tails, row_tails);
+      finish_four<kTable, kRows, kCount>(a, i, sums, tails, row_tails);
     }
     if (i < end) run_long<kTable, kCount>(step, i, end);
   }
@@ -594,7 +627,7 @@ struct StepKernel {
             store<kLanes>(partial + v * kLanes, sums.s[v]);
             if constexpr (kNode) store<kLanes>(partial + kLd + v * kLanes, sums.p[v]);
           }
-          if constexpr (kCountsC) store<kLanes>(partial + 2 * kLd, sums.c);
+          if constexpr (kCounts) store<kLanes>(partial + 2 * kLd, sums.counted[0]);
           continue;
         }
       } else {
@@ -608,13 +641,13 @@ struct StepKernel {
             sums.s[v] += load<kLanes>(partial + v * kLanes);
             if constexpr (kNode) sums.p[v] += load<kLanes>(partial + kLd + v * kLanes);
           }
-          if constexpr (kCountsC) sums.c += load<kLanes>(partial + 2 * kLd);
+          if constexpr (kCounts) sums.counted[0] += load<kLanes>(partial + 2 * kLd);
         }
       }
       if (tables) {
-        finish_any<true>(a, i, sums, tails);
+        finish_any<true, kCount>(a, i, sums, tails);
       } else {
-        finish_any<false>(a, i, sums, tails);
+        finish_any<false, kCount>(a, i, sums, tails);
       }
     }
   }
