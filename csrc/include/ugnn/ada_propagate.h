@@ -93,7 +93,8 @@ int64_t ada_propagate_forward(const AdaPropagateForward& a, const SliceRange& ra
   Buffer<A> rho(N), own_b(keeps_b ? 0 : a.RC * N);
   A* b = keeps_b ? static_cast<A*>(a.b) : own_b.get();
   Buffer<Factors<A>> middle(N), final(N);  // scales of y and of x in all steps but the last, and in that
-  Buffer<A> entry_c(entries_with_c<A>(view, a.c && a.K > 1 && !c_in_row<T>(a.g, all_slices.max_width(), max_ld)));
+  const bool looks_up = a.c && a.K > 1 && !c_in_row<T>(a.g, all_slices.max_width(), max_ld);
+  Buffer<A> entry_c(entries_with_c<A>(view, looks_up, max_ld * sizeof(T), is_narrow(a)));
   // kForward finds b in its first step
   const bool b_in_step = a.c && !std::is_same_v<T, double> && !a.g.weight && a.K > 0 && range.first < range.end;
   // what is not kept: the first one, and two in turn
@@ -280,7 +281,8 @@ void ada_propagate_backward(const AdaPropagateBackward& a, const SliceRange& ran
   // and u of so many steps are there at a time, beside v, which then takes the places of s row by row, and the first u.
   const int64_t run_length = gather_s ? std::min(a.every, a.K) : 1;
   Buffer<Factors<A>> ones(gather_s ? N : 0), middle(run_length > 1 ? N : 0);
-  Buffer<A> entry_c(entries_with_c<A>(view, a.K > 1 && !c_in_row<T>(a.g, all_slices.max_width(), max_ld)));
+  const bool looks_up = a.K > 1 && !c_in_row<T>(a.g, all_slices.max_width(), max_ld);
+  Buffer<A> entry_c(entries_with_c<A>(view, looks_up, max_ld * sizeof(T), is_narrow(a)));
   const Tables<T> work(2 * run_length, N * max_ld), first_u(gather_s && a.K > 0 ? 1 : 0, N * max_ld);
   // in near form the gradient of x grows in a table and goes to its place at the end; on a large graph in the memory of
   // the result, if its rows are those of a table

@@ -70,7 +70,7 @@ void propagate_forward(const PropagateForward& a, const SliceRange& range) {
   Buffer<A> partial(kPieceRows * max_ld * HubPieces{view.g}.count());
   InView<A> c(view, static_cast<const A*>(a.c), a.RC);
   const bool in_rows = a.c && !general && c_in_row<T>(a.g, all_slices.max_width(), max_ld);
-  Buffer<A> entry_c(entries_with_c<A>(view, a.c && a.K > 1 && !in_rows));
+  Buffer<A> entry_c(entries_with_c<A>(view, a.c && a.K > 1 && !in_rows, max_ld * sizeof(T), false));
 
   Step<T> step;
   step.g = view.g;

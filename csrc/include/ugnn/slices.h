@@ -162,7 +162,7 @@ inline Ahead ahead_of(int64_t rows, int64_t row_bytes) {
   const int64_t bytes = rows * row_bytes;
   if (bytes <= 2 * cache_bytes()) return {};
   const bool first_level = has_large_first_level() && !(is_intel() && bytes > (48 << 20));
-  const int64_t most = first_level && is_intel() ? 64 : 160, room = (20 << 10) / row_bytes;
+  const int64_t most = first_level && is_intel() ? 64 : 160, room = (16 << 10) / row_bytes;
   return {int(room < most ? room : most), first_level};
 }
 
@@ -223,11 +223,13 @@ class InView {
 };
 
 // How many entries have their c_j written out by the first step of a call, for those that follow: all, or none. wanted:
-// by kernels that find no c in the rows of their tables and take more steps. Where c is beyond the second-level cache a
-// look-up at a random place costs half as much as a row; the entries are read from first to last anyway.
+// by kernels that find no c in the rows of their tables and take more steps. The entries are read from first to last
+// anyway; a look-up at a random place costs up to as much as a row, and little beside a wide one while c is in the
+// second-level cache. sparing: memory counts more than time.
 template <class A>
-int64_t entries_with_c(const View& view, bool wanted) {
-  return wanted && !view.order && 2 * view.g.N * int64_t(sizeof(A)) > 3 * cache_bytes() ? view.g.E : 0;
+int64_t entries_with_c(const View& view, bool wanted, int64_t row_bytes, bool sparing) {
+  const bool far = 2 * view.g.N * int64_t(sizeof(A)) > 3 * cache_bytes();
+  return wanted && view.prefetch && (far || (row_bytes <= 128 && !sparing)) ? view.g.E : 0;
 }
 
 // body(first, last) for blocks of the entries of a row: one sum over thousands of neighbours would lose digits

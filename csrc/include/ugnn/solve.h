@@ -44,7 +44,7 @@ struct SolveWork {
         block_rows(view.ascending ? 512 : 256),
         blocks((a.g.N + block_rows - 1) / block_rows),
         c(view, static_cast<const A*>(a.c), a.RC),
-        entry_c(entries_with_c<A>(view, a.c && !c_in_row<A>(a.g, max_width, max_ld))),
+        entry_c(entries_with_c<A>(view, a.c && !c_in_row<A>(a.g, max_width, max_ld), max_ld * sizeof(A), false)),
         tables(4 * rows * max_ld),
         factors(a.g.N),
         norms(rows + kVectorLanes<A>),
