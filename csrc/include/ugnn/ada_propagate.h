@@ -97,8 +97,10 @@ int64_t ada_propagate_forward(const AdaPropagateForward& a, const SliceRange& ra
   Buffer<A> entry_c(entries_with_c<A>(view, looks_up, max_ld * sizeof(T), is_narrow(a)));
   // kForward finds b in its first step
   const bool b_in_step = a.c && !std::is_same_v<T, double> && !a.g.weight && a.K > 0 && range.first < range.end;
-  // what is not kept: the first one, and two in turn
-  const Tables<T> work(a.u && a.s ? 0 : a.u && a.every == 1 ? 1 : 3, N * max_ld);
+  // what is not kept: the first one, and two in turn, of which the result is one if its rows are those of a table
+  T* const h = static_cast<T*>(a.h);
+  const bool in_result = !a.u && all_slices.count() == 1 && max_ld == ldx && reinterpret_cast<uintptr_t>(h) % 64 == 0;
+  const Tables<T> work(a.u && a.s ? 0 : a.u && a.every == 1 ? 1 : in_result ? 2 : 3, N * max_ld);
   Buffer<A> partial(kPieceRows * max_ld * HubPieces{view.g}.count());
 
   Step<T> step;
@@ -150,6 +152,7 @@ int64_t ada_propagate_forward(const AdaPropagateForward& a, const SliceRange& ra
       T* const first = u && s ? u : work[0];
       auto table = [&](int64_t k) {
         if (k == 0) return first;
+        if (in_result) return (a.K - k) % 2 ? work[1] : h;
         if (!u || k % a.every) return work[1 + k % 2];
         return u + (s ? k : k / a.every - 1) * table_size;
       };
@@ -183,7 +186,7 @@ int64_t ada_propagate_forward(const AdaPropagateForward& a, const SliceRange& ra
         step.width = last ? slice.width : slice.ld;
         step.x = last ? x + slice.first : first;
         step.ldx = last ? ldx : slice.ld;
-        step.out = last ? static_cast<T*>(a.h) + slice.first : table(k + 1);
+        step.out = last ? h + slice.first : table(k + 1);
         step.ldo = step.ldx;
         step.order = last ? view.order : nullptr;
         step.b = makes_b && k == 0 ? b + replica : nullptr;
